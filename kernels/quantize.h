@@ -1,0 +1,34 @@
+// Rows in fewer bits: what the cache stores, and embedding rows back.
+
+#ifndef VOLVELLE_KERNELS_QUANTIZE_H_
+#define VOLVELLE_KERNELS_QUANTIZE_H_
+
+#include <cstddef>
+#include <cstdint>
+
+namespace volvelle {
+
+// Symmetric int8: returns the scale max|x| / 127 and writes codes round(x / scale) (ties to even), so that
+// x is about code * scale. A row of zeros has scale 0 and codes 0.
+//
+//   x      [count] finite floats
+//   codes  [count]
+float quantize_q8(const float* x, size_t count, int8_t* codes);
+
+// y = codes * scale.
+void dequantize_q8(const int8_t* codes, float scale, size_t count, float* y);
+
+// IEEE half precision, rounded to nearest even; magnitudes past 65504 become the largest finite half.
+void to_f16(const float* x, size_t count, uint16_t* y);
+void from_f16(const uint16_t* x, size_t count, float* y);
+
+namespace scalar {
+float quantize_q8(const float* x, size_t count, int8_t* codes);
+void dequantize_q8(const int8_t* codes, float scale, size_t count, float* y);
+void to_f16(const float* x, size_t count, uint16_t* y);
+void from_f16(const uint16_t* x, size_t count, float* y);
+}  // namespace scalar
+
+}  // namespace volvelle
+
+#endif  // VOLVELLE_KERNELS_QUANTIZE_H_

@@ -1,0 +1,10 @@
+# The libraries that Volvelle stands on, as imported targets.
+find_package(hwy 1.0.7 REQUIRED)
+find_package(flatbuffers REQUIRED)
+find_package(nlohmann_json REQUIRED)
+find_package(CLI11 REQUIRED)
+find_package(PkgConfig REQUIRED)
+pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
+pkg_check_modules(UTF8PROC REQUIRED IMPORTED_TARGET libutf8proc)
+find_library(XNNPACK_LIBRARY XNNPACK REQUIRED)
+find_library(PTHREADPOOL_LIBRARY pthreadpool REQUIRED)
