@@ -1,0 +1,48 @@
+// The container of a model file: two header slots of which the newer valid one counts, a FlatBuffers table
+// (schema/volvelle.fbs), and the segments it points to. schema/README.md says what a verified file promises.
+
+#ifndef VOLVELLE_RUNTIME_FILE_FORMAT_H_
+#define VOLVELLE_RUNTIME_FILE_FORMAT_H_
+
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace volvelle {
+
+static_assert(std::endian::native == std::endian::little, "model files are little-endian and mapped as they are");
+
+inline constexpr std::array<char, 8> kFileMagic = {'V', 'O', 'L', 'V', 'E', 'L', 'L', 'E'};
+inline constexpr uint32_t kFileVersion = 1;
+
+// One header slot. All fields little-endian; `checksum` is XXH3-64 of the bytes before it.
+struct HeaderSlot {
+  std::array<char, 8> magic = kFileMagic;
+  uint32_t version = kFileVersion;
+  uint32_t reserved = 0;
+  uint64_t generation = 0;  // of two valid slots, the one with the larger generation counts
+  uint64_t table_offset = 0;
+  uint64_t table_bytes = 0;
+  uint64_t table_checksum = 0;  // XXH3-64 of the table
+  uint64_t file_bytes = 0;      // length that the file must have at least
+  uint64_t checksum = 0;
+};
+static_assert(sizeof(HeaderSlot) == 64);
+
+// A page each, so that writing one cannot tear the other.
+inline constexpr std::array<uint64_t, 2> kSlotOffsets = {0, 4096};
+
+inline constexpr uint64_t kSegmentAlignment = 64;             // of every segment
+inline constexpr uint64_t kLargeSegmentBytes = 64 * 1024;     // from this size on, a segment starts a page
+inline constexpr uint64_t kLargeSegmentAlignment = 16 * 1024; // the largest page in use (Pi 5, Android)
+inline constexpr uint64_t kFirstSegmentOffset = 64 * 1024;
+inline constexpr uint64_t kMaxTableBytes = 64 * 1024 * 1024;
+
+uint64_t checksum(std::span<const std::byte> bytes);          // XXH3-64
+uint64_t header_checksum(const HeaderSlot& slot);
+
+}  // namespace volvelle
+
+#endif  // VOLVELLE_RUNTIME_FILE_FORMAT_H_

@@ -1,0 +1,205 @@
+// A model file, mapped and verified. Loading checks the whole table once, structure first (FlatBuffers), then
+// meaning (every index, extent, shape and product), and leaves plain structures that point into the mapping.
+// What passes can be run on any tokens without undefined behaviour; what does not is refused with a
+// sentence that names the field.
+
+#ifndef VOLVELLE_RUNTIME_MODEL_H_
+#define VOLVELLE_RUNTIME_MODEL_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "kernels/activation.h"
+#include "kernels/rotary.h"
+#include "platforms/error.h"
+#include "platforms/mapped_file.h"
+#include "runtime/tokenizer/tokenizer.h"
+
+namespace volvelle {
+
+enum class TensorType : uint8_t { kF32, kQ8, kQ4 };
+
+inline constexpr size_t kQ4Block = 32;  // weights that share a scale
+
+// A part of the file and the checksum that it should have.
+struct SegmentView {
+  std::span<const std::byte> bytes;
+  uint64_t checksum = 0;
+  uint64_t offset = 0;
+};
+
+// A matrix of the file; see file::TensorType for what the bytes mean.
+struct Tensor {
+  std::string name;
+  TensorType type = TensorType::kF32;
+  size_t rows = 0;
+  size_t columns = 0;
+  SegmentView data;
+  SegmentView scales;  // empty for kF32
+
+  const float* f32() const { return reinterpret_cast<const float*>(data.bytes.data()); }
+  const int8_t* q8() const { return reinterpret_cast<const int8_t*>(data.bytes.data()); }
+  const uint8_t* q4() const { return reinterpret_cast<const uint8_t*>(data.bytes.data()); }
+  const float* row_scales() const { return reinterpret_cast<const float*>(scales.bytes.data()); }
+  const uint16_t* block_scales() const { return reinterpret_cast<const uint16_t*>(scales.bytes.data()); }
+
+  size_t padded_columns() const {
+    return type == TensorType::kQ4 ? (columns + kQ4Block - 1) / kQ4Block * kQ4Block : columns;
+  }
+  size_t bytes() const { return data.bytes.size() + scales.bytes.size(); }
+};
+
+// Checks the tensor's bytes against their checksums.
+Result<void> verify_checksum(const Tensor& tensor);
+
+// Row `row` of the tensor as floats: y [columns].
+void read_row(const Tensor& tensor, size_t row, float* y);
+
+struct RotaryScaling {
+  std::string kind;  // "none", "linear", "llama3"…
+  double factor = 1;
+  uint64_t original_context = 0;
+  double low_frequency_factor = 0;
+  double high_frequency_factor = 0;
+};
+
+struct Rotary {
+  Pairing pairing = Pairing::kHalf;
+  Dial dial;
+  double base = 0;
+  float amplitude = 1;
+  std::span<const float> original_frequencies;  // [planes]
+  std::span<const float> frequencies;           // [planes]
+  RotaryScaling scaling;
+};
+
+// What tells a model the order of its tokens; further schemes join this variant as they are executed.
+struct Position {
+  std::variant<std::monostate, Rotary> scheme;
+};
+
+struct Norm {
+  float epsilon = 0;
+  const float* weight = nullptr;  // [width]
+};
+
+// y [outputs] = weight [outputs, inputs] * x [inputs] + bias [outputs]
+struct Linear {
+  const Tensor* weight = nullptr;
+  const float* bias = nullptr;  // null: none
+};
+
+struct Attention {
+  size_t query_heads = 0;
+  size_t kv_heads = 0;
+  size_t head_dim = 0;
+  float scale = 0;
+  float soft_cap = 0;  // 0: none
+  size_t window = 0;   // 0: all
+  Linear qkv;          // outputs: query heads, key heads, value heads
+  Linear output;
+  std::optional<Norm> query_norm;  // over each head, before rotation
+  std::optional<Norm> key_norm;
+  const Rotary* rotary = nullptr;  // null: none
+
+  size_t query_width() const { return query_heads * head_dim; }
+  size_t kv_width() const { return kv_heads * head_dim; }
+};
+
+struct FeedForward {
+  Activation activation = Activation::kSilu;
+  Linear gate_up;
+  Linear down;
+};
+
+// x += attention(norm(x)); x += feed_forward(norm(x))
+struct Block {
+  Norm attention_norm;
+  Attention attention;
+  Norm feed_forward_norm;
+  FeedForward feed_forward;
+};
+
+struct Stack {
+  size_t width = 0;
+  size_t context = 0;          // positions that may be asked for: [0, context)
+  size_t trained_context = 0;  // positions that it was trained for
+  const Tensor* embedding = nullptr;
+  float embedding_scale = 1;
+  std::vector<Block> blocks;
+  Norm final_norm;
+  Linear head;
+  float logit_soft_cap = 0;
+};
+
+// What generation does unless told otherwise.
+struct Generation {
+  std::vector<int32_t> eos;
+  bool sample = false;
+  float temperature = 1;
+  size_t top_k = 0;  // 0: all
+  float top_p = 1;
+  float min_p = 0;
+  float repetition_penalty = 1;
+};
+
+class Model {
+ public:
+  // Maps and verifies the file at `path`.
+  static Result<std::shared_ptr<const Model>> load(const std::string& path);
+
+  // The same for bytes already in memory, which must outlive the model and be aligned to 64; `name` stands
+  // in messages.
+  static Result<std::shared_ptr<const Model>> from_bytes(std::span<const std::byte> bytes, std::string name);
+
+  Model(const Model&) = delete;
+  Model& operator=(const Model&) = delete;
+
+  const std::string& path() const { return path_; }
+  const std::string& name() const { return name_; }
+  const std::string& origin() const { return origin_; }
+  const std::string& family() const { return family_; }
+  const std::string& licence() const { return licence_; }
+  size_t vocabulary() const { return vocabulary_; }  // rows of the head: the width of logits
+  const std::vector<Tensor>& tensors() const { return tensors_; }
+  const std::vector<Position>& positions() const { return positions_; }
+  const Stack& decoder() const { return decoder_; }
+  const Tokenizer* tokenizer() const { return tokenizer_ ? &*tokenizer_ : nullptr; }  // null: the file has none
+  std::string_view chat_template() const { return chat_template_; }
+  const Generation& generation() const { return generation_; }
+  uint64_t file_bytes() const { return bytes_.size(); }
+  uint64_t table_bytes() const { return table_bytes_; }
+
+  // Bytes of packed weights that one decoded token reads: every linear's codes and scales, the head's included.
+  size_t weight_bytes_per_token() const;
+
+  // Why a token id cannot be fed to this model; success when it can.
+  Result<void> check_tokens(std::span<const int32_t> tokens) const;
+
+ private:
+  friend class ModelVerifier;
+  Model() = default;
+
+  std::optional<MappedFile> file_;
+  std::span<const std::byte> bytes_;
+  uint64_t table_bytes_ = 0;
+  std::string path_, name_, origin_, family_, licence_;
+  size_t vocabulary_ = 0;
+  std::vector<Tensor> tensors_;
+  std::vector<Position> positions_;
+  Stack decoder_;
+  std::optional<Tokenizer> tokenizer_;
+  std::string_view chat_template_;
+  Generation generation_;
+};
+
+}  // namespace volvelle
+
+#endif  // VOLVELLE_RUNTIME_MODEL_H_

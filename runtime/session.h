@@ -1,0 +1,64 @@
+// One sequence of tokens going through a model: the cache of what was fed, and the logits that follow. A session
+// allocates everything when it opens and nothing afterwards.
+
+#ifndef VOLVELLE_RUNTIME_SESSION_H_
+#define VOLVELLE_RUNTIME_SESSION_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+
+#include "kernels/attention.h"
+#include "platforms/error.h"
+#include "platforms/thread_pool.h"
+#include "runtime/model.h"
+
+namespace volvelle {
+
+struct SessionOptions {
+  CacheType cache = CacheType::kQ8;
+  size_t context = 0;         // tokens the cache can hold; 0: all that the model's positions allow
+  size_t chunk = 512;         // tokens that go through the model at a time, at most
+  size_t first_position = 0;  // position of the first token
+};
+
+class Session {
+ public:
+  // `model` and `pool` outlive the session. Fails with a sentence when the context exceeds the model's or
+  // memory is short.
+  static Result<std::unique_ptr<Session>> open(std::shared_ptr<const Model> model, ThreadPool& pool,
+                                               const SessionOptions& options);
+  ~Session();
+
+  // Feeds `tokens` after those already fed and returns the logits [vocabulary] that follow the last one, valid until
+  // the next call. All tokens are checked before any is computed: an error leaves the session as it was.
+  Result<std::span<const float>> feed(std::span<const int32_t> tokens);
+
+  // Feeds `tokens` and hands over the logits after each: `rows` consecutive ones at a time, logits [rows, vocabulary],
+  // `first` counting from 0 within this call. `sink` may return an error, which ends the call.
+  using LogitsSink = std::function<Result<void>(size_t first, size_t rows, std::span<const float> logits)>;
+  Result<void> feed_all(std::span<const int32_t> tokens, const LogitsSink& sink);
+
+  // Forgets every token.
+  void clear();
+
+  size_t tokens() const;          // fed so far
+  size_t context() const;         // that fit
+  size_t cache_bytes() const;     // reserved for keys and values
+  size_t scratch_bytes() const;   // everything else that the session holds, packed weights not counted
+  size_t packed_bytes() const;    // packed weights
+
+  // Bytes of cached keys and values that decoding the next token reads.
+  size_t cache_bytes_per_token() const;
+
+ private:
+  struct State;
+  explicit Session(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace volvelle
+
+#endif  // VOLVELLE_RUNTIME_SESSION_H_
