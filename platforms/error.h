@@ -1,6 +1,6 @@
-// How every layer says that something went wrong: an `Error` is one sentence for a person that names
-// what failed, where, and what to do about it. Nothing in Volvelle throws across its border, aborts, or
-// asserts on what a file or a user can cause.
+// How every layer says that something went wrong: an `Error` is one sentence for a person that
+// names what failed, where, and what to do about it. Nothing in Volvelle throws across its border,
+// aborts, or asserts on what a file or a user can cause.
 
 #ifndef VOLVELLE_PLATFORMS_ERROR_H_
 #define VOLVELLE_PLATFORMS_ERROR_H_
@@ -27,19 +27,20 @@ template <typename... Args>
 
 }  // namespace volvelle
 
-// Evaluates `expression` (a Result); on success assigns its value to `declaration`, otherwise returns the error.
+// Evaluates `expression` (a Result); on success assigns its value to `declaration`, otherwise
+// returns the error.
 #define VOLVELLE_ASSIGN_OR_RETURN(declaration, expression) \
   VOLVELLE_ASSIGN_OR_RETURN_(VOLVELLE_JOIN_(volvelle_result_, __LINE__), declaration, expression)
-#define VOLVELLE_ASSIGN_OR_RETURN_(result, declaration, expression)               \
-  auto result = (expression);                                                     \
-  if (!result.has_value()) return std::unexpected(std::move(result).error());     \
+#define VOLVELLE_ASSIGN_OR_RETURN_(result, declaration, expression)           \
+  auto result = (expression);                                                 \
+  if (!result.has_value()) return std::unexpected(std::move(result).error()); \
   declaration = *std::move(result)
 #define VOLVELLE_JOIN_(a, b) VOLVELLE_JOIN_AGAIN_(a, b)
 #define VOLVELLE_JOIN_AGAIN_(a, b) a##b
 
 // Evaluates `expression` (a Result); on failure returns its error.
-#define VOLVELLE_RETURN_IF_ERROR(expression)                                  \
-  if (auto volvelle_status = (expression); !volvelle_status.has_value())      \
+#define VOLVELLE_RETURN_IF_ERROR(expression)                             \
+  if (auto volvelle_status = (expression); !volvelle_status.has_value()) \
   return std::unexpected(std::move(volvelle_status).error())
 
 #endif  // VOLVELLE_PLATFORMS_ERROR_H_
