@@ -1,0 +1,241 @@
+#include "runtime/commands/program.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+
+#include "platforms/interrupt.h"
+
+namespace volvelle {
+namespace {
+
+constexpr int kInputAtFault = 1;
+constexpr int kWrongUsage = 2;
+constexpr const char* kVersion = VOLVELLE_VERSION;
+
+}  // namespace
+
+Program::Program() : app_("Volvelle runs transformers on small devices.", "volvelle") {
+  app_.set_version_flag("--version", std::string("volvelle ") + kVersion);
+  app_.require_subcommand(0, 1);
+  app_.get_formatter()->column_width(34);
+  app_.footer(
+      "Each command has a --help of its own, with examples. \"-\" is standard input or output.");
+}
+
+CLI::App& Program::add_command(const CommandText& text, Action action) {
+  CLI::App* parent = &app_;
+  std::string name = text.name;
+  if (const size_t blank = name.find(' '); blank != std::string::npos) {
+    const std::string group = name.substr(0, blank);
+    name.erase(0, blank + 1);
+    const auto groups =
+        app_.get_subcommands([&](CLI::App* command) { return command->get_name() == group; });
+    parent = groups.empty() ? app_.add_subcommand(group)->require_subcommand(1) : groups.front();
+    const std::string summary = parent->get_description();
+    parent->description(summary.empty() ? text.summary : summary + "; " + text.summary);
+  }
+  CLI::App* command = parent->add_subcommand(name, text.summary);
+  command->footer(text.details);
+  command->final_callback([this, action = std::move(action)] { chosen_ = action; });
+  return *command;
+}
+
+void Program::add_tokenizer_source(std::string form,
+                                   std::function<bool(const std::string&)> accepts,
+                                   TokenizerOpener open) {
+  tokenizer_sources_.push_back({std::move(form), std::move(accepts), std::move(open)});
+}
+
+Result<std::shared_ptr<const Tokenizer>> Program::open_tokenizer(const std::string& source) const {
+  for (auto kind = tokenizer_sources_.rbegin(); kind != tokenizer_sources_.rend(); ++kind) {
+    if (kind->accepts(source)) return kind->open(source);
+  }
+  return fail("{}: no tokenizer is read from this; give {}", printable(source),
+              tokenizer_sources());
+}
+
+std::string Program::tokenizer_sources() const {
+  std::string text;
+  for (size_t i = 0; i < tokenizer_sources_.size(); ++i) {
+    if (i > 0) text += i + 1 == tokenizer_sources_.size() ? " or " : ", ";
+    text += tokenizer_sources_[i].form;
+  }
+  return text;
+}
+
+int Program::run(int argc, const char* const* argv) {
+  end_quietly_on_broken_pipe();
+  try {
+    app_.parse(argc, argv);
+    if (!chosen_) throw CLI::CallForHelp();
+  } catch (const CLI::CallForHelp& help) {
+    if (app_.get_subcommands().empty() && argc < 2) {
+      std::fputs(app_.help().c_str(), stderr);
+      return kWrongUsage;
+    }
+    return app_.exit(help);
+  } catch (const CLI::Success& success) {  // --version
+    return app_.exit(success);
+  } catch (const CLI::ParseError& error) {
+    const CLI::App* command = &app_;
+    std::string name = "volvelle";
+    for (auto chosen = command->get_subcommands(); !chosen.empty();
+         chosen = command->get_subcommands()) {
+      command = chosen.front();
+      name += " " + command->get_name();
+    }
+    print_notice("{} (see {} --help)", error.what(), name);
+    return kWrongUsage;
+  }
+
+  const InterruptScope scope;
+  Result<> result;
+  try {
+    result = chosen_();
+  } catch (const std::bad_alloc&) {
+    result = fail("memory is short; close other programs, or try a smaller --context");
+  } catch (const std::exception& error) {
+    result = fail("{}", error.what());
+  }
+  if (result.has_value() && (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)) {
+    result = fail("standard output: {}", std::strerror(errno));
+  }
+  std::fflush(stdout);
+  if (interrupted()) return interrupt_status();
+  if (result.has_value()) return 0;
+  print_notice(result.error().message);
+  return kInputAtFault;
+}
+
+// ---- Output
+// --------------------------------------------------------------------------------------------------------
+
+void print(std::string_view text) { std::fwrite(text.data(), 1, text.size(), stdout); }
+
+void print_notice(std::string_view sentence) {
+  std::fflush(stdout);
+  const std::string line = std::format("volvelle: {}\n", sentence);
+  std::fwrite(line.data(), 1, line.size(), stderr);
+}
+
+std::string to_text(const nlohmann::ordered_json& json, int indent) {
+  return json.dump(indent, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
+std::string printable(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte < 0x20 || byte == 0x7f) {
+      out += std::format("\\x{:02x}", byte);
+    } else {
+      out += c;
+    }
+  }
+  return out;
+}
+
+std::string format_bytes(uint64_t bytes) {
+  if (bytes < 1000) return std::format("{} B", bytes);
+  double value = static_cast<double>(bytes);
+  const char* unit = "";
+  for (const char* next : {"kB", "MB", "GB", "TB"}) {
+    if (value < 999.5) break;
+    value /= 1000;
+    unit = next;
+  }
+  return value < 99.95 ? std::format("{:.1f} {}", value, unit)
+                       : std::format("{:.0f} {}", value, unit);
+}
+
+std::string format_count(uint64_t count) {
+  std::string digits = std::to_string(count);
+  for (size_t end = digits.size(); end > 3; end -= 3) digits.insert(end - 3, ",");
+  return digits;
+}
+
+Progress::Progress(std::string what, uint64_t total)
+    : what_(std::move(what)),
+      total_(std::max<uint64_t>(total, 1)),
+      terminal_(isatty(STDERR_FILENO) == 1),
+      start_(Clock::now()),
+      last_(start_) {}
+
+Progress::~Progress() {
+  if (drawn_) std::fputs("\r\x1b[K", stderr);
+}
+
+void Progress::update(uint64_t done) {
+  using namespace std::chrono_literals;
+  done_ = std::min(done, total_);
+  if (!terminal_) return;
+  const auto now = Clock::now();
+  if (now - start_ < 1s || now - last_ < 100ms) return;
+  last_ = now;
+  drawn_ = true;
+  constexpr size_t kWidth = 32;
+  const double fraction = static_cast<double>(done_) / static_cast<double>(total_);
+  const auto filled = static_cast<size_t>(fraction * kWidth);
+  const double seconds = std::chrono::duration<double>(now - start_).count();
+  const double left = fraction > 0 ? seconds / fraction - seconds : 0;
+  const std::string line =
+      std::format("\r\x1b[K{} [{}{}] {:3.0f} %, {:.0f} s left", what_, std::string(filled, '#'),
+                  std::string(kWidth - filled, '.'), fraction * 100, left);
+  std::fputs(line.c_str(), stderr);
+  std::fflush(stderr);
+}
+
+// ---- Input
+// ---------------------------------------------------------------------------------------------------------
+
+Result<std::string> read_text(const std::string& path) {
+  std::FILE* file = path == "-" ? stdin : std::fopen(path.c_str(), "rb");
+  const char* name = path == "-" ? "standard input" : path.c_str();
+  if (file == nullptr) return fail("{}: {}", name, std::strerror(errno));
+  std::string text;
+  std::vector<char> buffer(64 * 1024);
+  while (const size_t count = std::fread(buffer.data(), 1, buffer.size(), file))
+    text.append(buffer.data(), count);
+  const bool broken = std::ferror(file) != 0;
+  const int error = errno;
+  if (file != stdin) std::fclose(file);
+  if (broken) return fail("{}: {}", name, std::strerror(error));
+  return text;
+}
+
+Result<std::vector<int32_t>> parse_tokens(const std::string& text) {
+  std::string read;
+  std::string_view ids = text;
+  std::string where = "the list of tokens";
+  if (text.starts_with('@')) {
+    VOLVELLE_ASSIGN_OR_RETURN(read, read_text(text.substr(1)));
+    ids = read;
+    where = text.substr(1) == "-" ? "standard input" : text.substr(1);
+  }
+  constexpr std::string_view kSeparators = ", \t\r\n";
+  std::vector<int32_t> tokens;
+  for (size_t begin = ids.find_first_not_of(kSeparators); begin != ids.npos;
+       begin = ids.find_first_not_of(kSeparators, begin)) {
+    const size_t end = std::min(ids.find_first_of(kSeparators, begin), ids.size());
+    const std::string_view word = ids.substr(begin, end - begin);
+    int32_t token = 0;
+    const auto [rest, error] = std::from_chars(word.data(), word.data() + word.size(), token);
+    if (error != std::errc() || rest != word.data() + word.size() || token < 0) {
+      return fail("{}: \"{}\" is no token id; give numbers from 0 up, separated by commas", where,
+                  printable(word.substr(0, 40)));
+    }
+    tokens.push_back(token);
+    begin = end;
+  }
+  if (tokens.empty()) return fail("{}: no token id in it; give at least one", where);
+  return tokens;
+}
+
+}  // namespace volvelle
