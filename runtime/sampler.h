@@ -1,5 +1,5 @@
-// Chooses the next token from logits: greedy, or temperature with top-k, top-p, min-p and a repetition penalty.
-// Order as in the reference: penalty, temperature, top-k, top-p, min-p.
+// Chooses the next token from logits: greedy, or temperature with top-k, top-p, min-p and a
+// repetition penalty. Order as in the reference: penalty, temperature, top-k, top-p, min-p.
 
 #ifndef VOLVELLE_RUNTIME_SAMPLER_H_
 #define VOLVELLE_RUNTIME_SAMPLER_H_
@@ -15,11 +15,12 @@
 namespace volvelle {
 
 struct SamplerOptions {
-  float temperature = 0;         // 0: greedy
-  size_t top_k = 0;              // 0: all; ties with the k-th stay
-  float top_p = 1;               // smallest set of likeliest tokens whose probability reaches it
-  float min_p = 0;               // drops tokens below this fraction of the likeliest's probability
-  float repetition_penalty = 1;  // logits of tokens already seen: l < 0 ? l * r : l / r (Keskar et al. 2019)
+  float temperature = 0;  // 0: greedy
+  size_t top_k = 0;       // 0: all; ties with the k-th stay
+  float top_p = 1;        // smallest set of likeliest tokens whose probability reaches it
+  float min_p = 0;        // drops tokens below this fraction of the likeliest's probability
+  float repetition_penalty =
+      1;  // logits of tokens already seen: l < 0 ? l * r : l / r (Keskar et al. 2019)
   uint64_t seed = 0;
 };
 
@@ -42,7 +43,7 @@ class Sampler {
   SamplerOptions options_;
   std::mt19937_64 random_;
   std::vector<Candidate> candidates_;
-  std::vector<float> weights_;
+  std::vector<double> weights_;  // relative to the likeliest: exp of logit differences
 };
 
 }  // namespace volvelle
