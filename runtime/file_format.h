@@ -38,6 +38,7 @@ inline constexpr uint64_t kSegmentAlignment = 64;             // of every segmen
 inline constexpr uint64_t kLargeSegmentBytes = 64 * 1024;     // from this size on, a segment starts a page
 inline constexpr uint64_t kLargeSegmentAlignment = 16 * 1024; // the largest page in use (Pi 5, Android)
 inline constexpr uint64_t kFirstSegmentOffset = 64 * 1024;
+inline constexpr uint64_t kSegmentTail = 64;  // bytes of the file after any segment: vector loads may pass its end
 inline constexpr uint64_t kMaxTableBytes = 64 * 1024 * 1024;
 
 uint64_t checksum(std::span<const std::byte> bytes);          // XXH3-64

@@ -56,9 +56,6 @@ struct Tensor {
   size_t bytes() const { return data.bytes.size() + scales.bytes.size(); }
 };
 
-// Checks the tensor's bytes against their checksums.
-Result<void> verify_checksum(const Tensor& tensor);
-
 // Row `row` of the tensor as floats: y [columns].
 void read_row(const Tensor& tensor, size_t row, float* y);
 
@@ -172,13 +169,18 @@ class Model {
   const std::vector<Position>& positions() const { return positions_; }
   const Stack& decoder() const { return decoder_; }
   const Tokenizer* tokenizer() const { return tokenizer_ ? &*tokenizer_ : nullptr; }  // null: the file has none
-  std::string_view chat_template() const { return chat_template_; }
   const Generation& generation() const { return generation_; }
   uint64_t file_bytes() const { return bytes_.size(); }
   uint64_t table_bytes() const { return table_bytes_; }
 
   // Bytes of packed weights that one decoded token reads: every linear's codes and scales, the head's included.
   size_t weight_bytes_per_token() const;
+
+  // Checks a tensor's bytes against their checksums.
+  Result<void> verify_checksums(const Tensor& tensor) const;
+
+  // Lets the system forget a tensor's pages, which have been packed: they come back from the file when touched.
+  void drop_pages(const Tensor& tensor) const;
 
   // Why a token id cannot be fed to this model; success when it can.
   Result<void> check_tokens(std::span<const int32_t> tokens) const;
@@ -196,7 +198,6 @@ class Model {
   std::vector<Position> positions_;
   Stack decoder_;
   std::optional<Tokenizer> tokenizer_;
-  std::string_view chat_template_;
   Generation generation_;
 };
 

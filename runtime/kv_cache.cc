@@ -1,0 +1,88 @@
+#include "runtime/kv_cache.h"
+
+#include <algorithm>
+
+namespace volvelle {
+namespace {
+
+constexpr size_t kAlignment = 64;
+
+size_t row_bytes(const Attention& attention, CacheType type) {
+  return cache_row_elements(attention.head_dim) * cache_element_bytes(type);
+}
+
+size_t scale_bytes(CacheType type) { return type == CacheType::kQ8 ? sizeof(float) : 0; }
+
+size_t slots(const Attention& attention, size_t context, size_t chunk) {
+  if (attention.window == 0) return context;
+  return std::min(context, attention.window + std::min(chunk, context) - 1);
+}
+
+// Hands out consecutive aligned parts of one buffer.
+class Layout {
+ public:
+  // False when the sum no longer fits in size_t.
+  bool add(size_t rows, size_t bytes_per_row, size_t& offset) {
+    size_t bytes;
+    offset = end_;
+    return !__builtin_mul_overflow(rows, bytes_per_row, &bytes) &&
+           !__builtin_add_overflow(bytes, kAlignment - 1, &bytes) &&
+           !__builtin_add_overflow(end_, bytes / kAlignment * kAlignment, &end_);
+  }
+  size_t end() const { return end_; }
+
+ private:
+  size_t end_ = 0;
+};
+
+}  // namespace
+
+Result<KvCache> KvCache::make(const Stack& stack, CacheType type, size_t context, size_t chunk,
+                              size_t first_position) {
+  struct Offsets {
+    size_t keys, values, key_scales, value_scales;
+  };
+  KvCache cache;
+  Layout layout;
+  std::vector<Offsets> offsets(stack.blocks.size());
+  bool fits = true;
+  for (size_t i = 0; i < stack.blocks.size(); ++i) {
+    const Attention& attention = stack.blocks[i].attention;
+    const size_t rows = attention.kv_heads * slots(attention, context, chunk);
+    fits = fits && layout.add(rows, row_bytes(attention, type), offsets[i].keys) &&
+           layout.add(rows, row_bytes(attention, type), offsets[i].values) &&
+           layout.add(rows, scale_bytes(type), offsets[i].key_scales) &&
+           layout.add(rows, scale_bytes(type), offsets[i].value_scales);
+  }
+  Result<AlignedBuffer> buffer = std::unexpected(Error{});
+  if (fits) buffer = AlignedBuffer::make(layout.end());
+  if (!buffer) {
+    return fail("a cache of {} tokens does not fit in memory; ask for fewer with --context, or for a smaller --kv",
+                context);
+  }
+  cache.buffer_ = *std::move(buffer);
+  std::byte* base = cache.buffer_.data();
+  for (size_t i = 0; i < stack.blocks.size(); ++i) {
+    CacheView view{type, base + offsets[i].keys, base + offsets[i].values};
+    if (type == CacheType::kQ8) {
+      view.key_scales = reinterpret_cast<float*>(base + offsets[i].key_scales);
+      view.value_scales = reinterpret_cast<float*>(base + offsets[i].value_scales);
+    }
+    view.slots = slots(stack.blocks[i].attention, context, chunk);
+    view.first_position = first_position;
+    cache.layers_.push_back(view);
+  }
+  return cache;
+}
+
+size_t KvCache::bytes_read(const Stack& stack, size_t tokens) const {
+  size_t bytes = 0;
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    const Attention& attention = stack.blocks[i].attention;
+    const size_t seen = attention.window == 0 ? tokens : std::min(tokens, attention.window);
+    bytes += 2 * attention.kv_heads * seen * (row_bytes(attention, layers_[i].type) + scale_bytes(layers_[i].type));
+  }
+  return bytes;
+}
+
+}  // namespace volvelle

@@ -1,0 +1,38 @@
+// The cached keys and values of every layer of a session. A layer that sees everything keeps every token; a
+// layer with a sliding window keeps a ring of window + chunk - 1 tokens, which is what the queries of one chunk
+// can still see while its own keys are being stored.
+
+#ifndef VOLVELLE_RUNTIME_KV_CACHE_H_
+#define VOLVELLE_RUNTIME_KV_CACHE_H_
+
+#include <cstddef>
+#include <vector>
+
+#include "kernels/attention.h"
+#include "platforms/error.h"
+#include "platforms/memory.h"
+#include "runtime/model.h"
+
+namespace volvelle {
+
+class KvCache {
+ public:
+  // Room for `context` tokens, fed up to `chunk` at a time from position `first_position` on. Memory is reserved, and
+  // taken from the system as tokens come.
+  static Result<KvCache> make(const Stack& stack, CacheType type, size_t context, size_t chunk,
+                              size_t first_position);
+
+  const CacheView& layer(size_t index) const { return layers_[index]; }
+  size_t bytes() const { return buffer_.size(); }
+
+  // Bytes of keys and values that one query reads when `tokens` are cached.
+  size_t bytes_read(const Stack& stack, size_t tokens) const;
+
+ private:
+  AlignedBuffer buffer_;
+  std::vector<CacheView> layers_;
+};
+
+}  // namespace volvelle
+
+#endif  // VOLVELLE_RUNTIME_KV_CACHE_H_

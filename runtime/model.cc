@@ -1,0 +1,93 @@
+#include "runtime/model.h"
+
+#include <bit>
+#include <cstring>
+#include <set>
+
+#include "kernels/quantize.h"
+#include "runtime/file_format.h"
+#include "runtime/model_verifier.h"
+
+namespace volvelle {
+
+Result<std::shared_ptr<const Model>> Model::load(const std::string& path) {
+  VOLVELLE_ASSIGN_OR_RETURN(MappedFile file, MappedFile::open(path));
+  std::shared_ptr<Model> model(new Model);
+  model->path_ = path;
+  model->bytes_ = file.bytes();
+  model->file_ = std::move(file);
+  VOLVELLE_RETURN_IF_ERROR(ModelVerifier::verify(*model));
+  return model;
+}
+
+Result<std::shared_ptr<const Model>> Model::from_bytes(std::span<const std::byte> bytes, std::string name) {
+  if (reinterpret_cast<uintptr_t>(bytes.data()) % kSegmentAlignment != 0) {
+    return fail("{}: a model in memory must be aligned to {} bytes", name, kSegmentAlignment);
+  }
+  std::shared_ptr<Model> model(new Model);
+  model->path_ = std::move(name);
+  model->bytes_ = bytes;
+  VOLVELLE_RETURN_IF_ERROR(ModelVerifier::verify(*model));
+  return model;
+}
+
+Result<void> Model::verify_checksums(const Tensor& tensor) const {
+  for (const SegmentView& segment : {tensor.data, tensor.scales}) {
+    if (!segment.bytes.empty() && checksum(segment.bytes) != segment.checksum) {
+      return fail("{}: tensor {}: the checksum of its bytes does not hold; copy or convert the file again", path_,
+                  tensor.name);
+    }
+  }
+  return {};
+}
+
+void Model::drop_pages(const Tensor& tensor) const {
+  if (!file_) return;
+  for (const SegmentView& segment : {tensor.data, tensor.scales}) {
+    if (!segment.bytes.empty()) (void)file_->drop(segment.offset, segment.bytes.size());
+  }
+}
+
+size_t Model::weight_bytes_per_token() const {
+  std::set<const Tensor*> read = {decoder_.head.weight};
+  for (const Block& block : decoder_.blocks) {
+    read.insert({block.attention.qkv.weight, block.attention.output.weight, block.feed_forward.gate_up.weight,
+                 block.feed_forward.down.weight});
+  }
+  size_t bytes = 0;
+  for (const Tensor* tensor : read) bytes += tensor->bytes();
+  return bytes;
+}
+
+Result<void> Model::check_tokens(std::span<const int32_t> tokens) const {
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    if (tokens[i] < 0 || static_cast<size_t>(tokens[i]) >= vocabulary_) {
+      return fail("token {} (number {} of the input) is not in the vocabulary of {}: ids run from 0 to {}", tokens[i],
+                  i + 1, vocabulary_, vocabulary_ - 1);
+    }
+  }
+  return {};
+}
+
+void read_row(const Tensor& tensor, size_t row, float* y) {
+  switch (tensor.type) {
+    case TensorType::kF32:
+      std::memcpy(y, tensor.f32() + row * tensor.columns, tensor.columns * sizeof(float));
+      return;
+    case TensorType::kQ8:
+      dequantize_q8(tensor.q8() + row * tensor.columns, tensor.row_scales()[row], tensor.columns, y);
+      return;
+    case TensorType::kQ4: {
+      const size_t padded = tensor.padded_columns();
+      const uint8_t* codes = tensor.q4() + row * (padded / 2);
+      const uint16_t* scales = tensor.block_scales() + row * (padded / kQ4Block);
+      for (size_t i = 0; i < tensor.columns; ++i) {
+        const float scale = std::bit_cast<float>(uint32_t{scales[i / kQ4Block]} << 16);
+        y[i] = static_cast<float>((codes[i / 2] >> (i % 2 * 4) & 15) - 8) * scale;
+      }
+      return;
+    }
+  }
+}
+
+}  // namespace volvelle

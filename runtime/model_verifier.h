@@ -1,0 +1,55 @@
+// Turns a file's FlatBuffers table into the plain structures of a Model, checking every value on the way.
+
+#ifndef VOLVELLE_RUNTIME_MODEL_VERIFIER_H_
+#define VOLVELLE_RUNTIME_MODEL_VERIFIER_H_
+
+#include <span>
+#include <string>
+
+#include "platforms/error.h"
+#include "runtime/model.h"
+#include "schema/volvelle_generated.h"
+
+namespace volvelle {
+
+class ModelVerifier {
+ public:
+  // Fills `model`, whose path_ and bytes_ are set, from the bytes of its file.
+  static Result<void> verify(Model& model);
+
+ private:
+  explicit ModelVerifier(Model& model) : model_(model) {}
+
+  // Each fails with a sentence that opens with the file's path and `where`.
+  Result<const file::Model*> open_table();
+  Result<SegmentView> locate(const file::Segment* segment, const std::string& where) const;
+  Result<SegmentView> locate_checked(const file::Segment* segment, const std::string& where) const;
+  Result<void> expect_bytes(const SegmentView& view, uint64_t bytes, const std::string& where) const;
+  Result<void> add_tensor(const file::Tensor* tensor, size_t index);
+  Result<void> add_position(const file::Position* position, size_t index);
+  Result<Rotary> rotary(const file::Rotary& rotary, const std::string& where) const;
+  Result<const Tensor*> tensor(int index, const std::string& where) const;
+  Result<const float*> vector(int index, size_t width, const std::string& where) const;
+  Result<Norm> norm(const file::Norm* norm, size_t width, const std::string& where) const;
+  Result<Linear> linear(const file::Linear* linear, size_t outputs, size_t inputs,
+                        const std::string& where) const;
+  Result<Attention> attention(const file::Attention& attention, const Stack& stack,
+                              const std::string& where) const;
+  Result<FeedForward> feed_forward(const file::FeedForward& feed_forward, size_t width,
+                                   const std::string& where) const;
+  Result<Block> block(const file::Block* block, const Stack& stack, const std::string& where) const;
+  Result<void> add_stack(const file::Stack* stack);
+  Result<void> add_tokenizer(const file::Tokenizer& tokenizer);
+  Result<void> add_generation(const file::Generation* generation);
+
+  template <typename... Args>
+  std::unexpected<Error> refuse(std::format_string<Args...> format, Args&&... args) const {
+    return fail("{}: {}", model_.path_, std::format(format, std::forward<Args>(args)...));
+  }
+
+  Model& model_;
+};
+
+}  // namespace volvelle
+
+#endif  // VOLVELLE_RUNTIME_MODEL_VERIFIER_H_
