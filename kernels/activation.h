@@ -16,17 +16,17 @@ enum class Activation : uint8_t {
 
 // y = activation(gate) * up, for each row. Shazeer 2020, arXiv:2002.05202, eq. 6.
 //
-//   gate_up  [rows, 2 * width]: `width` gates, then `width` ups; row r at gate_up + r * gate_up_stride
-//   y        [rows, width], row r at y + r * y_stride
-void gate(Activation activation, const float* gate_up, size_t gate_up_stride, size_t rows, size_t width, float* y,
-          size_t y_stride);
+//   gate_up  [rows, 2 * width]: `width` gates, then `width` ups; row r at gate_up + r *
+//   gate_up_stride y        [rows, width], row r at y + r * y_stride
+void gate(Activation activation, const float* gate_up, size_t gate_up_stride, size_t rows,
+          size_t width, float* y, size_t y_stride);
 
 // x = cap * tanh(x / cap) for [count] floats: arXiv:2408.00118, section 2.
 void soft_cap(float cap, size_t count, float* x);
 
 namespace scalar {
-void gate(Activation activation, const float* gate_up, size_t gate_up_stride, size_t rows, size_t width, float* y,
-          size_t y_stride);
+void gate(Activation activation, const float* gate_up, size_t gate_up_stride, size_t rows,
+          size_t width, float* y, size_t y_stride);
 void soft_cap(float cap, size_t count, float* x);
 }  // namespace scalar
 

@@ -1,6 +1,7 @@
 // Attention of a chunk of query tokens over the cache, with an online softmax in tiles: no table of
 // tokens x tokens exists anywhere. Query heads of one group share each tile of keys and values.
-// Online softmax: Milakov and Gimelshein 2018, arXiv:1805.02867; grouped heads: Ainslie et al. 2023, arXiv:2305.13245.
+// Online softmax: Milakov and Gimelshein 2018, arXiv:1805.02867; grouped heads: Ainslie et al.
+// 2023, arXiv:2305.13245.
 
 #ifndef VOLVELLE_KERNELS_ATTENTION_H_
 #define VOLVELLE_KERNELS_ATTENTION_H_
@@ -12,7 +13,8 @@ namespace volvelle {
 
 enum class CacheType : uint8_t { kF32, kF16, kQ8 };
 
-// Rows of the cache are padded with zeros to a multiple of this many elements, so that no kernel has a tail.
+// Rows of the cache are padded with zeros to a multiple of this many elements, so that no kernel
+// has a tail.
 inline constexpr size_t kCacheRowElements = 16;
 constexpr size_t cache_row_elements(size_t head_dim) {
   return (head_dim + kCacheRowElements - 1) / kCacheRowElements * kCacheRowElements;
@@ -21,8 +23,9 @@ constexpr size_t cache_element_bytes(CacheType type) {
   return type == CacheType::kF32 ? 4 : type == CacheType::kF16 ? 2 : 1;
 }
 
-// Cached keys and values of one layer, head by head: row s of head h is at (h * slots + s) * cache_row_elements(head_dim)
-// elements. The token at position p lies in slot (p - first_position) % slots, so rows past a ring's end wrap.
+// Cached keys and values of one layer, head by head: row s of head h is at (h * slots + s) *
+// cache_row_elements(head_dim) elements. The token at position p lies in slot (p - first_position)
+// % slots, so rows past a ring's end wrap.
 struct CacheView {
   CacheType type = CacheType::kF32;
   void* keys = nullptr;
@@ -30,11 +33,12 @@ struct CacheView {
   float* key_scales = nullptr;    // [kv_heads, slots], only for kQ8
   float* value_scales = nullptr;  // [kv_heads, slots], only for kQ8
   size_t slots = 0;
-  size_t first_position = 0;      // of the session; older keys do not exist
+  size_t first_position = 0;  // of the session; older keys do not exist
 };
 
 struct AttentionShape {
-  size_t query_heads = 0;  // a multiple of kv_heads; query head h reads kv head h / (query_heads / kv_heads)
+  size_t query_heads =
+      0;  // a multiple of kv_heads; query head h reads kv head h / (query_heads / kv_heads)
   size_t kv_heads = 0;
   size_t head_dim = 0;
   float scale = 1;     // multiplies q . k
@@ -42,8 +46,8 @@ struct AttentionShape {
   size_t window = 0;   // a query at p sees positions p - window + 1 ... p; 0: all
 };
 
-// One chunk's queries and where its outputs go: token t is at position `position + t`, head h of it at
-// t * stride + h * head_dim.
+// One chunk's queries and where its outputs go: token t is at position `position + t`, head h of it
+// at t * stride + h * head_dim.
 struct AttentionChunk {
   const float* queries = nullptr;
   size_t query_stride = 0;
@@ -53,25 +57,30 @@ struct AttentionChunk {
   size_t tokens = 0;
 };
 
-// Stores one token's row of one head (keys already rotated): `row` [head_dim] into slot `slot` of head `kv_head`.
-void store_key(const CacheView& cache, const AttentionShape& shape, size_t kv_head, size_t slot, const float* row);
-void store_value(const CacheView& cache, const AttentionShape& shape, size_t kv_head, size_t slot, const float* row);
+// Stores one token's row of one head (keys already rotated): `row` [head_dim] into slot `slot` of
+// head `kv_head`.
+void store_key(const CacheView& cache, const AttentionShape& shape, size_t kv_head, size_t slot,
+               const float* row);
+void store_value(const CacheView& cache, const AttentionShape& shape, size_t kv_head, size_t slot,
+                 const float* row);
 
 // Query tokens that one call of `attend` takes at most.
 inline constexpr size_t kAttentionTokens = 8;
 
-// Floats of scratch that one call of `attend` needs, 64-byte aligned, owned by one thread at a time.
+// Floats of scratch that one call of `attend` needs, 64-byte aligned, owned by one thread at a
+// time.
 size_t attention_scratch_floats(const AttentionShape& shape);
 
-// Outputs of query tokens [first, first + count) of the chunk for the query heads of `kv_head`, over every cached
-// position that each token may see. The chunk's own keys and values are stored already. count <= kAttentionTokens.
-void attend(const AttentionShape& shape, const CacheView& cache, const AttentionChunk& chunk, size_t kv_head,
-            size_t first, size_t count, float* scratch);
+// Outputs of query tokens [first, first + count) of the chunk for the query heads of `kv_head`,
+// over every cached position that each token may see. The chunk's own keys and values are stored
+// already. count <= kAttentionTokens.
+void attend(const AttentionShape& shape, const CacheView& cache, const AttentionChunk& chunk,
+            size_t kv_head, size_t first, size_t count, float* scratch);
 
 namespace scalar {
 // The same in the plainest form: all logits of a token, their softmax, the weighted sum, in double.
-void attend(const AttentionShape& shape, const CacheView& cache, const AttentionChunk& chunk, size_t kv_head,
-            size_t first, size_t count);
+void attend(const AttentionShape& shape, const CacheView& cache, const AttentionChunk& chunk,
+            size_t kv_head, size_t first, size_t count);
 }  // namespace scalar
 
 }  // namespace volvelle

@@ -8,8 +8,8 @@
 
 namespace volvelle {
 
-// Symmetric int8: returns the scale max|x| / 127 and writes codes round(x / scale) (ties to even), so that
-// x is about code * scale. A row of zeros has scale 0 and codes 0.
+// Symmetric int8: returns the scale max|x| / 127 and writes codes round(x / scale) (ties to even),
+// so that x is about code * scale. A row of zeros has scale 0 and codes 0.
 //
 //   x      [count] finite floats
 //   codes  [count]
@@ -18,7 +18,8 @@ float quantize_q8(const float* x, size_t count, int8_t* codes);
 // y = codes * scale.
 void dequantize_q8(const int8_t* codes, float scale, size_t count, float* y);
 
-// IEEE half precision, rounded to nearest even; magnitudes past 65504 become the largest finite half.
+// IEEE half precision, rounded to nearest even; magnitudes past 65504 become the largest finite
+// half.
 void to_f16(const float* x, size_t count, uint16_t* y);
 void from_f16(const uint16_t* x, size_t count, float* y);
 

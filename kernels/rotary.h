@@ -1,6 +1,6 @@
-// Rotary positions. A model stores two small dials per rotary scheme; a token's row of cosines and sines is
-// the complex product of one coarse and one fine row, and every head of q and k is turned by that row.
-// RoPE: Su et al. 2021, arXiv:2104.09864, eq. 34.
+// Rotary positions. A model stores two small dials per rotary scheme; a token's row of cosines and
+// sines is the complex product of one coarse and one fine row, and every head of q and k is turned
+// by that row. RoPE: Su et al. 2021, arXiv:2104.09864, eq. 34.
 
 #ifndef VOLVELLE_KERNELS_ROTARY_H_
 #define VOLVELLE_KERNELS_ROTARY_H_
@@ -16,8 +16,8 @@ enum class Pairing : uint8_t {
   kInterleaved,  // element 2i turns with element 2i + 1 (GPT-J order)
 };
 
-// Position p = c * fine_rows + f is turned by coarse row c, then fine row f. A row holds `planes` cosines, then
-// `planes` sines, in float.
+// Position p = c * fine_rows + f is turned by coarse row c, then fine row f. A row holds `planes`
+// cosines, then `planes` sines, in float.
 struct Dial {
   const float* coarse = nullptr;  // [coarse_rows, 2, planes]
   const float* fine = nullptr;    // [fine_rows, 2, planes]
@@ -29,7 +29,8 @@ struct Dial {
   size_t width() const { return 2 * planes; }
 };
 
-// Heads of one chunk of tokens: element e of head h of token t is x[t * token_stride + h * head_dim + e].
+// Heads of one chunk of tokens: element e of head h of token t is x[t * token_stride + h * head_dim
+// + e].
 struct HeadShape {
   size_t tokens = 0;
   size_t heads = 0;
@@ -42,7 +43,8 @@ struct HeadShape {
 //   positions  [tokens], each below dial.positions()
 void read_dial(const Dial& dial, std::span<const uint32_t> positions, float* rows);
 
-// Turns the first 2 * planes elements of every head of `x` by its token's row, in place; the rest stay.
+// Turns the first 2 * planes elements of every head of `x` by its token's row, in place; the rest
+// stay.
 //
 //   x     heads as `shape` says; 2 * planes <= shape.head_dim
 //   rows  [shape.tokens, 2, planes] from read_dial

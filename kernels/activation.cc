@@ -1,0 +1,91 @@
+#include "kernels/activation.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/activation.cc"
+#include "hwy/foreach_target.h"
+// After foreach_target.h, which includes this file once per target.
+#include "hwy/highway.h"
+#include "kernels/math-inl.h"
+#include "kernels/vectors-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace volvelle::HWY_NAMESPACE {
+
+// Only e^-|x| is raised: sigmoid(x) = e^x / (e^x + 1) below zero, 1 / (1 + e^-x) above.
+struct Silu {
+  template <class D, class V = hn::Vec<D>>
+  HWY_INLINE V operator()(D d, V x) const {
+    const V one = hn::Set(d, 1.0f);
+    const V e = exp_nonpositive(d, hn::Neg(hn::Abs(x)));
+    const V numerator = hn::IfThenElse(hn::Lt(x, hn::Zero(d)), e, one);
+    return hn::Mul(x, hn::Div(numerator, hn::Add(one, e)));
+  }
+};
+
+struct GeluErf {
+  template <class D, class V = hn::Vec<D>>
+  HWY_INLINE V operator()(D d, V x) const {
+    const V half = hn::Mul(x, hn::Set(d, 0.5f));
+    return hn::MulAdd(half, erf(d, hn::Mul(x, hn::Set(d, 0.707106781f))), half);  // 1 / sqrt 2
+  }
+};
+
+struct GeluTanh {
+  template <class D, class V = hn::Vec<D>>
+  HWY_INLINE V operator()(D d, V x) const {
+    const V half = hn::Mul(x, hn::Set(d, 0.5f));
+    const V cubic = hn::MulAdd(hn::Mul(hn::Mul(x, x), x), hn::Set(d, 0.044715f), x);
+    return hn::MulAdd(half, tanh(d, hn::Mul(cubic, hn::Set(d, 0.797884561f))), half);  // sqrt 2/pi
+  }
+};
+
+template <class Function>
+HWY_INLINE void gate_rows(Function function, const float* gate_up, size_t gate_up_stride,
+                          size_t rows, size_t width, float* y, size_t y_stride) {
+  const Floats d;
+  for (size_t row = 0; row < rows; ++row, gate_up += gate_up_stride, y += y_stride) {
+    for_each_vector(d, width, [&](auto lanes, size_t i) HWY_ATTR {
+      const auto up = lanes.load(d, gate_up + width + i);
+      lanes.store(hn::Mul(function(d, lanes.load(d, gate_up + i)), up), d, y + i);
+    });
+  }
+}
+
+void gate(Activation activation, const float* gate_up, size_t gate_up_stride, size_t rows,
+          size_t width, float* y, size_t y_stride) {
+  switch (activation) {
+    case Activation::kSilu:
+      return gate_rows(Silu(), gate_up, gate_up_stride, rows, width, y, y_stride);
+    case Activation::kGeluErf:
+      return gate_rows(GeluErf(), gate_up, gate_up_stride, rows, width, y, y_stride);
+    case Activation::kGeluTanh:
+      return gate_rows(GeluTanh(), gate_up, gate_up_stride, rows, width, y, y_stride);
+  }
+}
+
+void soft_cap(float cap, size_t count, float* x) {
+  const Floats d;
+  for_each_vector(d, count, [&](auto lanes, size_t i) HWY_ATTR {
+    const auto c = hn::Set(d, cap);
+    lanes.store(hn::Mul(c, tanh(d, hn::Div(lanes.load(d, x + i), c))), d, x + i);
+  });
+}
+
+}  // namespace volvelle::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace volvelle {
+
+HWY_EXPORT(gate);
+HWY_EXPORT(soft_cap);
+
+void gate(Activation activation, const float* gate_up, size_t gate_up_stride, size_t rows,
+          size_t width, float* y, size_t y_stride) {
+  HWY_DYNAMIC_DISPATCH(gate)(activation, gate_up, gate_up_stride, rows, width, y, y_stride);
+}
+
+void soft_cap(float cap, size_t count, float* x) { HWY_DYNAMIC_DISPATCH(soft_cap)(cap, count, x); }
+
+}  // namespace volvelle
+#endif  // HWY_ONCE

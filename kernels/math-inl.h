@@ -1,0 +1,83 @@
+// exp, tanh and erf of vectors of floats. Coefficients are minimax fits made for this file; the
+// stated errors hold for all floats of the domain and are measured in tests/kernels/math_test.cc.
+
+#if defined(VOLVELLE_KERNELS_MATH_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef VOLVELLE_KERNELS_MATH_INL_H_
+#undef VOLVELLE_KERNELS_MATH_INL_H_
+#else
+#define VOLVELLE_KERNELS_MATH_INL_H_
+#endif
+
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace volvelle::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// c0 + c1 x + c2 x^2 + ... by Horner's rule.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V polynomial(D d, V, float c0) {
+  return hn::Set(d, c0);
+}
+template <class D, class V = hn::Vec<D>, typename... Rest>
+HWY_INLINE V polynomial(D d, V x, float c0, Rest... rest) {
+  return hn::MulAdd(polynomial(d, x, rest...), x, hn::Set(d, c0));
+}
+
+// e^x for x <= 0, within 1 ulp; 0 below -87, where the result would soon be denormal. Softmax,
+// sigmoid, tanh and erf can all be written so that nothing larger than 0 is raised, and then
+// nothing overflows.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V exp_nonpositive(D d, V x) {
+  const hn::RebindToSigned<D> di;
+  const V lowest = hn::Set(d, -87.0f);
+  const V clamped = hn::Max(x, lowest);
+  const V n = hn::Round(hn::Mul(clamped, hn::Set(d, 1.44269504f)));
+  // r = x - n ln 2, |r| <= ln 2 / 2. The first part of ln 2 has 10 bits, so that n times it is
+  // exact.
+  V r = hn::NegMulAdd(n, hn::Set(d, 0.693359375f), clamped);
+  r = hn::NegMulAdd(n, hn::Set(d, -2.12194440e-4f), r);
+  const V p = polynomial(d, r, 0.5f, 0.166666657f, 0.0416662805f, 0.0083335042f, 0.00139457523f,
+                         0.000197892616f);
+  const V e = hn::Add(hn::Set(d, 1.0f), hn::MulAdd(hn::Mul(r, r), p, r));
+  const auto exponent = hn::ShiftLeft<23>(hn::Add(hn::ConvertTo(di, n), hn::Set(di, 127)));
+  return hn::IfThenZeroElse(hn::Lt(x, lowest), hn::Mul(e, hn::BitCast(d, exponent)));
+}
+
+// tanh(x), within 3 ulp.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V tanh(D d, V x) {
+  const V one = hn::Set(d, 1.0f);
+  const V magnitude = hn::Abs(x);
+  const V square = hn::Mul(x, x);
+  const V near_zero = hn::MulAdd(hn::Mul(x, square),
+                                 polynomial(d, square, -0.333332807f, 0.133314416f, -0.0537397154f,
+                                            0.0206390861f, -0.00570498686f),
+                                 x);
+  const V e = exp_nonpositive(d, hn::Mul(magnitude, hn::Set(d, -2.0f)));
+  const V away = hn::Div(hn::Sub(one, e), hn::Add(one, e));
+  return hn::IfThenElse(hn::Ge(magnitude, hn::Set(d, 0.625f)), hn::CopySign(away, x), near_zero);
+}
+
+// erf(x), within 1.2e-7. From 1 to 4 it is 1 - e^-q(|x|) with q = -ln erfc; past 4 it rounds to 1.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V erf(D d, V x) {
+  const V one = hn::Set(d, 1.0f);
+  const V magnitude = hn::Abs(x);
+  const V square = hn::Mul(x, x);
+  const V near_zero =
+      hn::MulAdd(x,
+                 polynomial(d, square, 0.128379107f, -0.37612626f, 0.112835854f, -0.0268538129f,
+                            0.00518832775f, -0.000801019371f, 7.85386146e-05f),
+                 x);
+  const V q =
+      polynomial(d, hn::Min(magnitude, hn::Set(d, 4.0f)), 0.000353719777f, 1.12704003f,
+                 0.638225675f, 0.103037365f, -0.0218053181f, 0.00293960702f, -0.000185573983f);
+  const V away = hn::Sub(one, exp_nonpositive(d, hn::Neg(q)));
+  return hn::IfThenElse(hn::Ge(magnitude, one), hn::CopySign(away, x), near_zero);
+}
+
+}  // namespace volvelle::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // toggled include guard

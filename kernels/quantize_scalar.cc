@@ -1,0 +1,58 @@
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "kernels/quantize.h"
+
+namespace volvelle::scalar {
+namespace {
+
+uint16_t half_of(float x) {
+  const uint16_t sign = std::signbit(x) ? 0x8000 : 0;
+  if (std::isnan(x)) return sign | 0x7e00;
+  const float magnitude = std::min(std::fabs(x), 65504.0f);
+  // Below 2^-14 a half counts units of 2^-24; above it has 11 bits. A carry moves to the next
+  // exponent.
+  if (magnitude < 0x1p-14f)
+    return sign | static_cast<uint16_t>(std::nearbyint(magnitude * 0x1p24f));
+  int exponent = 0;
+  const float fraction = std::frexp(magnitude, &exponent);  // in [1/2, 1)
+  const int bits = static_cast<int>(std::nearbyint(fraction * 2048));
+  return sign | static_cast<uint16_t>(((exponent + 14) << 10) + bits - 1024);
+}
+
+float float_of(uint16_t x) {
+  const int exponent = x >> 10 & 31, mantissa = x & 1023;
+  const float magnitude = exponent == 0   ? std::ldexp(static_cast<float>(mantissa), -24)
+                          : exponent < 31 ? std::ldexp(1024.0f + mantissa, exponent - 25)
+                          : mantissa == 0 ? std::numeric_limits<float>::infinity()
+                                          : std::numeric_limits<float>::quiet_NaN();
+  return x & 0x8000 ? -magnitude : magnitude;
+}
+
+}  // namespace
+
+float quantize_q8(const float* x, size_t count, int8_t* codes) {
+  float largest = 0;
+  for (size_t i = 0; i < count; ++i) largest = std::max(largest, std::fabs(x[i]));
+  const float scale = largest / 127.0f;
+  for (size_t i = 0; i < count; ++i) {
+    const float code = scale > 0 ? std::nearbyint(x[i] / scale) : 0.0f;
+    codes[i] = static_cast<int8_t>(std::fmin(std::fmax(code, -127.0f), 127.0f));
+  }
+  return scale;
+}
+
+void dequantize_q8(const int8_t* codes, float scale, size_t count, float* y) {
+  for (size_t i = 0; i < count; ++i) y[i] = codes[i] * scale;
+}
+
+void to_f16(const float* x, size_t count, uint16_t* y) {
+  for (size_t i = 0; i < count; ++i) y[i] = half_of(x[i]);
+}
+
+void from_f16(const uint16_t* x, size_t count, float* y) {
+  for (size_t i = 0; i < count; ++i) y[i] = float_of(x[i]);
+}
+
+}  // namespace volvelle::scalar

@@ -1,0 +1,60 @@
+// How kernels walk over rows: whole vectors, then what is left, without reading or writing a
+// float past the row's end.
+
+#if defined(VOLVELLE_KERNELS_VECTORS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef VOLVELLE_KERNELS_VECTORS_INL_H_
+#undef VOLVELLE_KERNELS_VECTORS_INL_H_
+#else
+#define VOLVELLE_KERNELS_VECTORS_INL_H_
+#endif
+
+#include <cstddef>
+
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace volvelle::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// At most 16 lanes, so that a padded row of the cache is whole vectors on every target.
+using Floats = hn::CappedTag<float, 16>;
+
+// Loads and stores all lanes.
+struct Whole {
+  template <class D>
+  HWY_INLINE hn::Vec<D> load(D d, const hn::TFromD<D>* from) const {
+    return hn::LoadU(d, from);
+  }
+  template <class D>
+  HWY_INLINE void store(hn::Vec<D> v, D d, hn::TFromD<D>* to) const {
+    hn::StoreU(v, d, to);
+  }
+};
+
+// Loads and stores the first `count` lanes; the others load as zero.
+struct Partial {
+  size_t count;
+
+  template <class D>
+  HWY_INLINE hn::Vec<D> load(D d, const hn::TFromD<D>* from) const {
+    return hn::LoadN(d, from, count);
+  }
+  template <class D>
+  HWY_INLINE void store(hn::Vec<D> v, D d, hn::TFromD<D>* to) const {
+    hn::StoreN(v, d, to, count);
+  }
+};
+
+// Calls body(lanes, i) for each vector of [0, count): `lanes` loads and stores what starts at
+// element i.
+template <class D, class Body>
+HWY_INLINE void for_each_vector(D d, size_t count, const Body& body) {
+  size_t i = 0;
+  for (; i + hn::Lanes(d) <= count; i += hn::Lanes(d)) body(Whole(), i);
+  if (i < count) body(Partial{count - i}, i);
+}
+
+}  // namespace volvelle::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // toggled include guard
