@@ -1,0 +1,60 @@
+#include "platforms/thermal.h"
+
+#include <algorithm>
+#include <array>
+#include <format>
+#include <string_view>
+
+#include "platforms/system_file.h"
+
+namespace volvelle {
+namespace {
+
+constexpr int kMaxSensors = 256;  // phones have about 100
+
+// Sensors report thousandths of a degree; broken ones report 0, -274000 or the like.
+std::optional<double> read_sensor(const std::string& path) {
+  const auto reading = read_system_number(path);
+  if (!reading || *reading <= 0 || *reading > 150'000) return std::nullopt;
+  return static_cast<double>(*reading) / 1000;
+}
+
+bool belongs_to_processor(std::string_view name) {
+  static constexpr std::array<std::string_view, 6> kNames = {"cpu",     "soc",      "x86_pkg",
+                                                             "bigcore", "coretemp", "k10temp"};
+  return std::ranges::any_of(kNames, [&](std::string_view part) { return name.contains(part); });
+}
+
+// The hottest of NAME_FILE's folders whose sensors belong to the processor; numbers may have gaps.
+std::optional<double> hottest(const std::string& folders, std::string_view name_file,
+                              std::string_view sensor_file) {
+  std::optional<double> highest;
+  for (int i = 0; i < kMaxSensors; ++i) {
+    const auto name = read_system_text(std::format("{}{}/{}", folders, i, name_file));
+    if (!name || !belongs_to_processor(*name)) continue;
+    const auto degrees = read_sensor(std::format("{}{}/{}", folders, i, sensor_file));
+    if (degrees && (!highest || *degrees > *highest)) highest = degrees;
+  }
+  return highest;
+}
+
+}  // namespace
+
+std::optional<double> processor_temperature(const std::string& root) {
+  if (const auto zone = hottest(root + "/sys/class/thermal/thermal_zone", "type", "temp"))
+    return zone;
+  return hottest(root + "/sys/class/hwmon/hwmon", "name", "temp1_input");
+}
+
+std::optional<double> processor_clock(std::span<const int> cpus, const std::string& root) {
+  std::optional<double> highest;
+  for (const int cpu : cpus) {
+    const auto kilohertz = read_system_number(
+        std::format("{}/sys/devices/system/cpu/cpu{}/cpufreq/scaling_cur_freq", root, cpu));
+    if (!kilohertz || *kilohertz <= 0) continue;
+    highest = std::max(highest.value_or(0), static_cast<double>(*kilohertz) * 1e3);
+  }
+  return highest;
+}
+
+}  // namespace volvelle
