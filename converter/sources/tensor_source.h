@@ -1,11 +1,13 @@
-// A checkpoint's tensors by name, whatever files they lie in. Values are read as float a few rows at a time, so that
-// a conversion never holds more than a part of one tensor.
+// A checkpoint's tensors by name, whatever files they lie in. Values are read as float a few rows
+// at a time, so that a conversion never holds more than a part of one tensor.
 
 #ifndef VOLVELLE_CONVERTER_SOURCES_TENSOR_SOURCE_H_
 #define VOLVELLE_CONVERTER_SOURCES_TENSOR_SOURCE_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <string_view>
@@ -17,8 +19,9 @@ namespace volvelle {
 
 struct SourceTensor {
   std::string name;
-  std::string type;             // as the file calls it: "BF16", "Q4_K"
-  std::vector<uint64_t> shape;  // outermost dimension first, as PyTorch prints it; empty for a scalar
+  std::string type;  // as the file calls it: "BF16", "Q4_K"
+  std::vector<uint64_t>
+      shape;  // outermost dimension first, as PyTorch prints it; empty for a scalar
 
   // As a matrix: the first dimension by the product of the others; a vector is one row.
   uint64_t rows() const;
@@ -29,7 +32,7 @@ class TensorSource {
  public:
   virtual ~TensorSource() = default;
 
-  // Every tensor, in the file's order. Names are unique.
+  // Every tensor, in the file's order. Names are unique; the list does not change.
   virtual const std::vector<SourceTensor>& tensors() const = 0;
 
   // Row-major values of rows [first_row, first_row + rows) of `tensor`, one of tensors(), as float.
@@ -40,8 +43,12 @@ class TensorSource {
   virtual Result<void> read(const SourceTensor& tensor, uint64_t first_row, uint64_t rows,
                             std::span<float> values) const = 0;
 
-  // The tensor of that name, or null.
+  // The tensor of that name, or null. Logarithmic; may be called from several threads at once.
   const SourceTensor* find(std::string_view name) const;
+
+ private:
+  mutable std::once_flag sorted_;
+  mutable std::vector<size_t> by_name_;  // indices of tensors(), sorted when first asked for
 };
 
 }  // namespace volvelle

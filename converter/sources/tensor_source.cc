@@ -1,0 +1,28 @@
+#include "converter/sources/tensor_source.h"
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+
+namespace volvelle {
+
+uint64_t SourceTensor::rows() const { return shape.size() < 2 ? 1 : shape.front(); }
+
+uint64_t SourceTensor::columns() const {
+  const size_t first = shape.size() < 2 ? 0 : 1;
+  return std::accumulate(shape.begin() + first, shape.end(), uint64_t{1}, std::multiplies<>());
+}
+
+const SourceTensor* TensorSource::find(std::string_view name) const {
+  const std::vector<SourceTensor>& all = tensors();
+  std::call_once(sorted_, [&] {
+    by_name_.resize(all.size());
+    std::iota(by_name_.begin(), by_name_.end(), size_t{0});
+    std::ranges::sort(by_name_, {}, [&](size_t i) -> std::string_view { return all[i].name; });
+  });
+  const auto found = std::ranges::lower_bound(
+      by_name_, name, {}, [&](size_t i) -> std::string_view { return all[i].name; });
+  return found != by_name_.end() && all[*found].name == name ? &all[*found] : nullptr;
+}
+
+}  // namespace volvelle
