@@ -61,7 +61,7 @@ Result<KvCache> KvCache::make(const Stack& stack, CacheType type, size_t context
                 context);
   }
   cache.buffer_ = *std::move(buffer);
-  std::byte* base = cache.buffer_.data();
+  std::byte* base = cache.buffer_.bytes().data();
   for (size_t i = 0; i < stack.blocks.size(); ++i) {
     CacheView view{type, base + offsets[i].keys, base + offsets[i].values};
     if (type == CacheType::kQ8) {

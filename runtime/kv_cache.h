@@ -23,7 +23,7 @@ class KvCache {
                               size_t first_position);
 
   const CacheView& layer(size_t index) const { return layers_[index]; }
-  size_t bytes() const { return buffer_.size(); }
+  size_t bytes() const { return buffer_.bytes().size(); }
 
   // Bytes of keys and values that one query reads when `tokens` are cached.
   size_t bytes_read(const Stack& stack, size_t tokens) const;

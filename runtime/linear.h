@@ -23,9 +23,9 @@ class QuantizedInput {
   // Room for `rows` rows of up to `columns` elements.
   static Result<QuantizedInput> make(size_t rows, size_t columns);
 
-  int8_t* codes() const { return static_cast<int8_t*>(codes_.data()); }
-  xnn_quantization_params* params() const { return static_cast<xnn_quantization_params*>(params_.data()); }
-  size_t bytes() const { return codes_.size() + params_.size(); }
+  int8_t* codes() const { return codes_.as<int8_t>().data(); }
+  xnn_quantization_params* params() const { return params_.as<xnn_quantization_params>().data(); }
+  size_t bytes() const { return codes_.bytes().size() + params_.bytes().size(); }
 
  private:
   AlignedBuffer codes_, params_;

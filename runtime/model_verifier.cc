@@ -428,7 +428,8 @@ Result<void> ModelVerifier::add_generation(const file::Generation* stored) {
 
 Result<void> ModelVerifier::add_tokenizer(const file::Tokenizer& stored) {
   const auto read = [this](const file::Segment& segment) -> Result<std::span<const std::byte>> {
-    return locate_checked(&segment, "tokenizer").transform(&SegmentView::bytes);
+    VOLVELLE_ASSIGN_OR_RETURN(const SegmentView view, locate_checked(&segment, "tokenizer"));
+    return view.bytes;
   };
   auto tokenizer = view_tokenizer(stored, read).and_then(Tokenizer::make);
   if (!tokenizer) {

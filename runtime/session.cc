@@ -97,7 +97,7 @@ Result<void> Session::State::reserve() {
   }
   VOLVELLE_ASSIGN_OR_RETURN(scratch, AlignedBuffer::make(floats * sizeof(float)));
   for (size_t i = 0; i < parts.size(); ++i) {
-    *parts[i].first = reinterpret_cast<float*>(scratch.data()) + offsets[i];
+    *parts[i].first = scratch.as<float>().data() + offsets[i];
   }
   VOLVELLE_ASSIGN_OR_RETURN(workspace.quantized, QuantizedInput::make(chunk, inputs));
   positions.resize(chunk);
@@ -211,7 +211,7 @@ void Session::clear() { state_->tokens = 0; }
 size_t Session::tokens() const { return state_->tokens; }
 size_t Session::context() const { return state_->options.context; }
 size_t Session::cache_bytes() const { return state_->cache.bytes(); }
-size_t Session::scratch_bytes() const { return state_->scratch.size() + state_->workspace.quantized.bytes(); }
+size_t Session::scratch_bytes() const { return state_->scratch.bytes().size() + state_->workspace.quantized.bytes(); }
 size_t Session::packed_bytes() const {
   size_t bytes = state_->head.packed_bytes();
   for (const BlockOperator& block : state_->blocks) bytes += block.packed_bytes();
