@@ -3,15 +3,15 @@
 
 Maintainers run it; tests only read what it wrote. It needs Python 3.11 and, from PyPI,
     torch==2.13.0 transformers==5.24.0 gguf safetensors numpy tokenizers
-and writes the same bytes again on every run on the same machine (torch's sums may differ elsewhere in
-the last bits). Without arguments it makes everything that needs no download; otherwise it makes what is
-named:
+and writes the same bytes again on every run on the same machine (torch's sums may differ elsewhere
+in the last bits). Without arguments it makes everything that needs no download; otherwise it makes
+what is named:
 
-    make.py [NAME...]              the goldens of these names, `gguf_blocks`, `long_positions`, `dials`
+    make.py [NAME...]              goldens by name, `gguf_blocks`, `long_positions`, `dials`
     make.py smollm2 GGUF [TEXT]    the figures of the sample checkpoint; TEXT is for perplexity
         --folder OUT               and the dequantised model as a Hugging Face folder
 
-The reference is transformers with eager attention in float32. README.md says what each golden holds.
+The reference is transformers, eager attention, float32. README.md says what each golden holds.
 """
 
 import copy
@@ -41,7 +41,7 @@ torch.set_num_threads(2)
 transformers.logging.set_verbosity_error()
 
 
-# ---------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # Random models
 
 
@@ -98,7 +98,7 @@ def random_state(config, rng):
     return state
 
 
-# ---------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # The reference
 
 
@@ -126,10 +126,11 @@ def reference(config, state):
 
 
 def in_double(model):
-    """The same model in float64 throughout; frequencies keep the float32 values they were formed with."""
+    """The same model in float64 throughout, its frequencies still those formed in float32."""
 
     def norm(self, x):
-        return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.variance_epsilon))
+        mean_square = x.pow(2).mean(-1, keepdim=True)
+        return self.weight * (x * torch.rsqrt(mean_square + self.variance_epsilon))
 
     def rotary(self, x, position_ids):
         angles = position_ids[..., None].double() * self.inv_freq.double()
@@ -186,7 +187,8 @@ def disturbances(model, tokens, logits, first_position):
     """How far logits move, in ranges, when positions or windows are a little wrong."""
 
     def moved(wrong):
-        return float(np.abs(logits_of(wrong, tokens, first_position) - logits).max()) / spread(logits)
+        difference = logits_of(wrong, tokens, first_position) - logits
+        return float(np.abs(difference).max()) / spread(logits)
 
     found = {}
     planes = model.model.rotary_emb.inv_freq.shape[0]
@@ -247,9 +249,17 @@ def record(folder, model, description, source, rng, first_position=0, tokens=Non
     return True
 
 
-def one_line_lists(tree):
-    body = ",\n".join(f"  {json.dumps(k)}: {json.dumps(v)}" for k, v in tree.items())
-    return "{\n" + body + "\n}"
+def one_line_lists(tree, indent="  "):
+    """JSON with a line for every key, and for every element of a list of objects."""
+
+    def value(x):
+        if isinstance(x, list) and x and isinstance(x[0], dict):
+            rows = [one_line_lists(row, indent + "    ") for row in x]
+            return "[\n" + ",\n".join(indent + "  " + row for row in rows) + f"\n{indent}]"
+        return one_line_lists(x, indent + "  ") if isinstance(x, dict) else json.dumps(x)
+
+    body = ",\n".join(f"{indent}{json.dumps(k)}: {value(v)}" for k, v in tree.items())
+    return "{\n" + body + "\n" + indent[2:] + "}"
 
 
 def attempt(name, make):
@@ -263,7 +273,7 @@ def attempt(name, make):
     raise SystemExit(f"{name}: no fair model in 20 trials")
 
 
-# ---------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # Hugging Face folders
 
 
@@ -337,13 +347,13 @@ FOLDERS = {
         about="llama: head_dim 12 where hidden/heads is 8, biases on every linear, its own head",
         config=base("llama", head_dim=12, attention_bias=True, mlp_bias=True)),
     "llama_llama3_scaling": dict(
-        about="llama: llama3 scaling, whose three regimes all occur; the prompt crosses the original "
-              "length of 32",
+        about="llama: llama3 scaling, whose three regimes all occur; the prompt crosses the "
+              "original length of 32",
         config=base("llama", head_dim=16, rope_theta=500.0, tie_word_embeddings=True,
                     rope_scaling={"rope_type": "llama3"} | LLAMA3)),
     "llama_sharded_bf16": dict(
-        about="llama: three shards with an index, weights stored as bfloat16; computed in float32 from "
-              "those values",
+        about="llama: three shards with an index, weights stored as bfloat16; computed in float32 "
+              "from those values",
         config=base("llama", num_hidden_layers=3, torch_dtype="bfloat16"),
         dtype=torch.bfloat16, save=sharded),
     "llama_f16": dict(
@@ -351,7 +361,8 @@ FOLDERS = {
         config=base("llama", torch_dtype="float16", tie_word_embeddings=True),
         dtype=torch.float16, save=with_head_copy),
     "llama_spelling_4": dict(
-        about="llama: positions spelled as transformers 4 did (rope_theta, rope_scaling with `type`)",
+        about="llama: positions spelled as transformers 4 did (rope_theta, rope_scaling with "
+              "`type`)",
         seed="llama_spelling",
         config=base("llama", head_dim=16, rope_theta=1000.0, num_key_value_heads=1,
                     rope_scaling={"type": "llama3"} | LLAMA3)),
@@ -363,10 +374,10 @@ FOLDERS = {
                     torch_dtype=ABSENT, dtype="float32",
                     rope_parameters={"rope_theta": 1000.0, "rope_type": "llama3"} | LLAMA3)),
     "llama_untidy": dict(
-        about="llama: no `model.` prefix, stray tensors of several types, a tied head, several ends, "
-              "no tokenizer",
-        config=base("llama", tie_word_embeddings=True, eos_token_id=[2, 7, 9], num_key_value_heads=4,
-                    pretraining_tp=1, use_cache=True),
+        about="llama: no `model.` prefix, stray tensors of several types, a tied head, several "
+              "ends, no tokenizer",
+        config=base("llama", tie_word_embeddings=True, eos_token_id=[2, 7, 9],
+                    num_key_value_heads=4, pretraining_tp=1, use_cache=True),
         save=untidy),
     "llama_odd_widths": dict(
         about="llama: hidden 36, inner 52, six query heads on three key/value heads of 6",
@@ -421,17 +432,17 @@ def assert_three_regimes(model, factor):
     assert ((ratio > 1) & (ratio < factor * 0.999999)).any(), ratio
 
 
-# ---------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # GGUF
 
 
 GGUF_NAMES = [
-    ("model.embed_tokens.", "token_embd."), ("model.norm.", "output_norm."), ("lm_head.", "output."),
-    ("model.layers.", "blk."), ("input_layernorm.", "attn_norm."),
+    ("model.embed_tokens.", "token_embd."), ("model.norm.", "output_norm."),
+    ("lm_head.", "output."), ("model.layers.", "blk."), ("input_layernorm.", "attn_norm."),
     ("post_attention_layernorm.", "ffn_norm."), ("self_attn.o_proj.", "attn_output."),
     ("self_attn.q_norm.", "attn_q_norm."), ("self_attn.k_norm.", "attn_k_norm."),
-    ("self_attn.q_proj.", "attn_q."), ("self_attn.k_proj.", "attn_k."), ("self_attn.v_proj.", "attn_v."),
-    ("mlp.gate_proj.", "ffn_gate."), ("mlp.up_proj.", "ffn_up."), ("mlp.down_proj.", "ffn_down."),
+    ("self_attn.q_proj.", "attn_q."), ("self_attn.k_proj.", "attn_k."),
+    ("self_attn.v_proj.", "attn_v."), ("mlp.gate_proj.", "ffn_gate."), ("mlp.up_proj.", "ffn_up."), ("mlp.down_proj.", "ffn_down."),
 ]
 
 
@@ -460,7 +471,8 @@ def heads_of_rows(name, config):
 
 def finite_half(rng, shape):
     """Any finite half-precision numbers: of either sign, zeros and subnormals among them."""
-    return (rng.integers(0, 31 << 10, shape) | rng.integers(0, 2, shape) << 15).astype("<u2").view("<f2")
+    bits = rng.integers(0, 31 << 10, shape) | rng.integers(0, 2, shape) << 15
+    return bits.astype("<u2").view("<f2")
 
 
 HALVES = {  # byte offsets of d, and of m or dmin, in a block
@@ -468,7 +480,7 @@ HALVES = {  # byte offsets of d, and of m or dmin, in a block
     Block.IQ4_NL: [0], Block.Q2_K: [80, 82], Block.Q3_K: [108], Block.Q4_K: [0, 2],
     Block.Q5_K: [0, 2], Block.Q6_K: [208], Block.IQ4_XS: [0], Block.MXFP4: [],
 }
-CENTRE = {Block.Q2_K: 1.5, Block.Q4_K: 7.5, Block.Q5_K: 15.5}  # dmin/d that makes weights average zero
+CENTRE = {Block.Q2_K: 1.5, Block.Q4_K: 7.5, Block.Q5_K: 15.5}  # dmin/d for weights around zero
 
 
 def random_blocks(block, count, rng):
@@ -485,7 +497,7 @@ def random_blocks(block, count, rng):
 
 def random_weights(block, shape, target, rng):
     """A [rows, bytes] array of blocks whose weights scatter around zero by about `target`."""
-    size, bytes_per_block = gguf.GGML_QUANT_SIZES[block]
+    size = gguf.GGML_QUANT_SIZES[block][0]
     raw = random_blocks(block, shape[0] * shape[1] // size, rng)
     if block == Block.Q2_K:  # a minimum for every scale
         raw[:, :16] = (raw[:, :16] & 15) * 17
@@ -503,7 +515,7 @@ def random_weights(block, shape, target, rng):
 
 
 def encode(x, block, rng):
-    """One tensor as blocks of a type: quantised where the package can, else random of the same scatter."""
+    """A tensor in blocks: quantised where the package can, else random of the same scatter."""
     if block == Block.F32:
         return x
     try:
@@ -530,22 +542,22 @@ GGUFS = {
         about="GGUF, llama: float32, rows of q and k permuted, grouped heads, its own output",
         config=base("llama")),
     "gguf_llama_biases": dict(
-        about="GGUF version 2, llama: biases on q, k, v and output (permuted with their rows), tied, "
-              "head_dim 12 by key_length, data aligned to 64",
+        about="GGUF version 2, llama: biases on q, k, v and output (permuted with their rows), "
+              "tied, head_dim 12 by key_length, data aligned to 64",
         config=base("llama", head_dim=12, attention_bias=True, tie_word_embeddings=True),
         version=2, alignment=64),
     "gguf_llama_32_blocks": dict(
         about="GGUF, llama: Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL, MXFP4, F16 and BF16 by turns",
         config=base("llama", hidden_size=64, intermediate_size=96, head_dim=16),
-        blocks=[Block.Q5_1, Block.Q4_0, Block.Q4_1, Block.Q5_0, Block.Q8_0, Block.IQ4_NL, Block.MXFP4,
-                Block.F16, Block.BF16]),
+        blocks=[Block.Q5_1, Block.Q4_0, Block.Q4_1, Block.Q5_0, Block.Q8_0, Block.IQ4_NL,
+                Block.MXFP4, Block.F16, Block.BF16]),
     "gguf_llama_256_blocks": dict(
-        about="GGUF, llama: Q2_K, Q3_K, Q4_K, Q5_K, Q6_K and IQ4_XS, and Q8_0 where 256 does not divide "
-              "a width; one layer of width 256",
+        about="GGUF, llama: Q2_K, Q3_K, Q4_K, Q5_K, Q6_K and IQ4_XS, and Q8_0 where 256 does not "
+              "divide a width; one layer of width 256",
         config=base("llama", vocab_size=96, hidden_size=256, intermediate_size=256, head_dim=32,
                     num_hidden_layers=1),
-        blocks=[Block.Q6_K, Block.Q4_K, Block.Q5_K, Block.Q3_K, Block.Q8_0, Block.Q2_K, Block.IQ4_XS,
-                Block.Q4_K, Block.Q6_K]),
+        blocks=[Block.Q6_K, Block.Q4_K, Block.Q5_K, Block.Q3_K, Block.Q8_0, Block.Q2_K,
+                Block.IQ4_XS, Block.Q4_K, Block.Q6_K]),
     "gguf_llama3_factors": dict(
         about="GGUF, llama: rope_freqs.weight divides the frequencies (llama3 scaling); tied",
         config=base("llama", head_dim=16, rope_theta=500.0, tie_word_embeddings=True),
@@ -554,7 +566,8 @@ GGUFS = {
         about="GGUF, qwen2: biases on q, k and v, rows in their own order; tied",
         config=base("qwen2", rms_norm_eps=1e-6, rope_theta=1000000.0, tie_word_embeddings=True)),
     "gguf_qwen3": dict(
-        about="GGUF, qwen3: norms on the heads of q and k, head_dim 16 where hidden/heads is 8; F16",
+        about="GGUF, qwen3: norms on the heads of q and k, head_dim 16 where hidden/heads is 8; "
+              "F16",
         config=base("qwen3", head_dim=16, rms_norm_eps=1e-6, rope_theta=1000000.0),
         blocks=[Block.F16]),
 }
@@ -664,7 +677,7 @@ def make_gguf_blocks():
     (folder / "index.json").write_text(f"[\n{rows}\n]\n")
 
 
-# ---------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # Long positions
 
 
@@ -692,10 +705,159 @@ def make_long_positions():
     attempt("long_positions", make)
 
 
+# --------------------------------------------------------------------------------------------------
+# Frequencies
+
+
+def make_dials():
+    """Rotary frequencies exactly as the reference forms them, for comparison bit by bit."""
+    rows = []
+    for scaling in (None, (8.0, 1.0, 4.0, 8192), (32.0, 1.0, 4.0, 8192)):
+        for width in (64, 128, 20, 10):
+            for theta in (1e4, 5e5, 1e6, 1e5):
+                parameters = {"rope_theta": theta, "rope_type": "default"}
+                if scaling:
+                    parameters |= {"rope_type": "llama3"} | dict(zip(LLAMA3, scaling))
+                config = transformers.LlamaConfig(
+                    head_dim=width, max_position_embeddings=131072, rope_parameters=parameters)
+                rotary = transformers.models.llama.modeling_llama.LlamaRotaryEmbedding(config)
+                assert rotary.attention_scaling == 1
+                default = rotary.compute_default_rope_parameters(config)[0].numpy()
+                exponents = (np.arange(0, width, 2, dtype=np.float32) / np.float32(width))
+                rounded = 1 / (theta ** exponents.astype(np.float64)).astype(np.float32)
+                assert np.abs(rounded.view("i4") - default.view("i4")).max() <= 1
+                rows.append({
+                    "width": width,
+                    "base": theta,
+                    "scaling": dict(zip(LLAMA3, scaling)) if scaling else None,
+                    "frequencies": [float(x) for x in rotary.inv_freq.numpy()],
+                    "power_rounded_otherwise": np.nonzero(rounded != default)[0].tolist(),
+                })
+    body = ",\n".join("  " + json.dumps(row) for row in rows)
+    (HERE / "dials.json").write_text(f"[\n{body}\n]\n")
+
+
+# --------------------------------------------------------------------------------------------------
+# The sample checkpoint
+
+
+PROMPTS = ["The capital of France is", "Once upon a time", "def fibonacci(n):"]
+WINDOW = 512  # tokens
+
+
+def byte_level_tokenizer(reader):
+    """The tokenizer of a GGUF whose `tokenizer.ggml.pre` is smollm."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+    def field(name):
+        return reader.fields["tokenizer.ggml." + name].contents()
+
+    assert field("model") == "gpt2" and field("pre") == "smollm" and not field("add_bos_token")
+    words = field("tokens")
+    merges = [tuple(merge.split(" ")) for merge in field("merges")]
+    tokenizer = Tokenizer(models.BPE(vocab={w: i for i, w in enumerate(words)}, merges=merges))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
+        pre_tokenizers.Digits(individual_digits=True),
+        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
+    ])
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(
+        [AddedToken(w, special=True) for w, kind in zip(words, field("token_type")) if kind == 3])
+    return tokenizer
+
+
+def make_smollm2(path, text, output):
+    reader = gguf.GGUFReader(path)
+
+    def field(name):
+        return reader.fields["llama." + name].contents()
+
+    config = base(
+        "llama",
+        vocab_size=field("vocab_size"),
+        hidden_size=field("embedding_length"),
+        intermediate_size=field("feed_forward_length"),
+        num_hidden_layers=field("block_count"),
+        num_attention_heads=field("attention.head_count"),
+        num_key_value_heads=field("attention.head_count_kv"),
+        max_position_embeddings=field("context_length"),
+        rms_norm_eps=field("attention.layer_norm_rms_epsilon"),
+        rope_theta=field("rope.freq_base"),
+        tie_word_embeddings=True,
+    )
+    assert field("rope.dimension_count") * config["num_attention_heads"] == config["hidden_size"]
+    state, factors = read_gguf(path, config, [name for name, _ in shapes(config)])
+    assert factors is None
+    model = reference(config, state)
+    tokenizer = byte_level_tokenizer(reader)
+
+    def encode_text(text):
+        return tokenizer.encode(text, add_special_tokens=False).ids
+
+    prompts, end = [], reader.fields["tokenizer.ggml.eos_token_id"].contents()
+    for prompt in PROMPTS:
+        tokens = encode_text(prompt)
+        following, lead = greedy(model, tokens, 64)
+        prompts.append({"prompt": prompt, "tokens": tokens, "greedy": following,
+                        "ends_at": following.index(end) if end in following else None,
+                        "text": tokenizer.decode(following, skip_special_tokens=False),
+                        "least_lead": round(lead, 5)})
+        print(json.dumps(prompts[-1]["text"]), "least lead", lead)
+    expected = {"description": "SmolLM2-135M-Instruct.Q4_1.gguf, its values in float32",
+                "source": path.name, "prompts": prompts}
+
+    if text:
+        tokens = encode_text(text.read_text(encoding="utf-8"))
+        sums, counts = [], []
+        for at in range(0, len(tokens), WINDOW):
+            window = tokens[at : at + WINDOW]
+            if len(window) < 2:
+                break
+            rows = torch.from_numpy(logits_of(model, window)[:-1]).double().log_softmax(-1)
+            sums.append(-float(rows[torch.arange(len(window) - 1), window[1:]].sum()))
+            counts.append(len(window) - 1)
+        full = len(tokens) // WINDOW
+
+        def figure(windows):
+            nats, predicted = sum(sums[:windows]), sum(counts[:windows])
+            return {"windows": windows, "predicted": predicted, "nats": round(nats, 4),
+                    "perplexity": round(math.exp(nats / predicted), 6)}
+
+        expected["perplexity"] = {
+            "text": text.name, "text_tokens": len(tokens), "window": WINDOW,
+            "first_8_windows": figure(8), "full_windows": figure(full),
+            "with_the_short_last_window": figure(len(sums)),
+            "nats_by_window": [round(x, 4) for x in sums],
+        }
+        print({k: v for k, v in expected["perplexity"].items() if k != "nats_by_window"})
+    folder = HERE / "smollm2"
+    folder.mkdir(exist_ok=True)
+    (folder / "expected.json").write_text(one_line_lists(expected) + "\n")
+
+    if output:
+        output.mkdir(parents=True, exist_ok=True)
+        tidy(output, state)
+        (output / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+        ends = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 2}
+        (output / "generation_config.json").write_text(json.dumps(ends, indent=2) + "\n")
+        tokenizer.save(str(output / "tokenizer.json"))
+
+
 def main(arguments):
+    if arguments[:1] == ["smollm2"]:
+        output = None
+        if "--folder" in arguments:
+            at = arguments.index("--folder")
+            output = pathlib.Path(arguments[at + 1])
+            del arguments[at : at + 2]
+        paths = [pathlib.Path(x) for x in arguments[1:]]
+        if len(paths) not in (1, 2):
+            raise SystemExit(__doc__)
+        return make_smollm2(paths[0], paths[1] if len(paths) > 1 else None, output)
     makers = {name: lambda name=name: make_folder(name) for name in FOLDERS}
     makers |= {name: lambda name=name: make_gguf(name) for name in GGUFS}
-    makers |= {"gguf_blocks": make_gguf_blocks, "long_positions": make_long_positions}
+    makers |= {"gguf_blocks": make_gguf_blocks, "long_positions": make_long_positions,
+               "dials": make_dials}
     unknown = [name for name in arguments if name not in makers]
     if unknown:
         raise SystemExit(f"unknown: {', '.join(unknown)}; there are: {', '.join(makers)}")
