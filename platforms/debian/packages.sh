@@ -1,0 +1,52 @@
+#!/bin/bash
+# Installs the Debian packages that Volvelle needs, where they are missing.
+#
+#   platforms/debian/packages.sh [build] [sample] [tests]      (default: build)
+#   platforms/debian/packages.sh --list [build] [sample] [tests]
+set -euo pipefail
+
+build=(g++ cmake ninja-build pkg-config
+  libxnnpack-dev libpthreadpool-dev libhwy-dev libflatbuffers-dev flatbuffers-compiler
+  libpcre2-dev libutf8proc-dev nlohmann-json3-dev libcli11-dev libxxhash-dev)
+sample=(python3-pip unzip)               # to fetch the sample checkpoint
+tests=(doctest-dev clang-format ccache)
+
+list=0
+[ "${1:-}" = --list ] && { list=1; shift; }
+wanted=()
+for group in "${@:-build}"; do
+  case $group in
+    build) wanted+=("${build[@]}") ;;
+    sample) wanted+=("${sample[@]}") ;;
+    tests) wanted+=("${tests[@]}") ;;
+    *) echo "packages.sh: $group is not one of build, sample, tests" >&2; exit 2 ;;
+  esac
+done
+[ $list = 1 ] && { printf '%s\n' "${wanted[@]}"; exit; }
+
+missing=()
+for package in "${wanted[@]}"; do
+  status=$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null) || status=absent
+  [ "$status" = installed ] || missing+=("$package")
+done
+[ ${#missing[@]} = 0 ] && exit
+
+as_root=()
+if [ "$(id -u)" != 0 ]; then
+  command -v sudo >/dev/null || {
+    echo "These packages are missing; as root, run: apt-get install ${missing[*]}" >&2
+    exit 1
+  }
+  as_root=(sudo)
+fi
+echo "Installing ${#missing[@]} packages: ${missing[*]}" >&2
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+apt() { "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -y "$@" >>"$log" 2>&1; }
+# An update that reaches only some sources is enough if the install then succeeds.
+apt update || true
+apt install --no-install-recommends "${missing[@]}" || {
+  tail -n 15 "$log" >&2
+  echo "The packages could not be installed; the lines above are apt's reasons." >&2
+  exit 1
+}
