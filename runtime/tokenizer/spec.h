@@ -1,6 +1,7 @@
-// What a tokenizer is, as plain data: everything `Tokenizer::make` needs and everything a model file keeps. The bulk
-// (pieces, merges, chat templates) is viewed, not held, so that loading a mapped file copies no vocabulary; whoever
-// makes a spec from other sources puts the bytes behind the views into `storage`.
+// What a tokenizer is, as plain data: everything `Tokenizer::make` needs and everything a model
+// file keeps. The bulk (pieces, merges, chat templates) is viewed, not held, so that loading a
+// mapped file copies no vocabulary; whoever makes a spec from other sources puts the bytes behind
+// the views into `storage`.
 
 #ifndef VOLVELLE_RUNTIME_TOKENIZER_SPEC_H_
 #define VOLVELLE_RUNTIME_TOKENIZER_SPEC_H_

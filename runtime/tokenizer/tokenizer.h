@@ -1,6 +1,6 @@
-// Text to token ids and back. A `Tokenizer` runs the pipeline that a `TokenizerSpec` describes; it never changes after
-// it is made, so any number of threads may use one. An `IncrementalDecoder` gives text out as ids arrive and never
-// splits a character.
+// Text to token ids and back. A `Tokenizer` runs the pipeline that a `TokenizerSpec` describes; it
+// never changes after it is made, so any number of threads may use one. An `IncrementalDecoder`
+// gives text out as ids arrive and never splits a character.
 
 #ifndef VOLVELLE_RUNTIME_TOKENIZER_TOKENIZER_H_
 #define VOLVELLE_RUNTIME_TOKENIZER_TOKENIZER_H_
@@ -20,41 +20,43 @@
 namespace volvelle {
 
 struct EncodeOptions {
-  bool add_special = true;       // the ids that the tokenizer puts around every text
-  bool recognise_added = true;   // added tokens written in the text; without it they are text like any other
+  bool add_special = true;  // the ids that the tokenizer puts around every text
+  bool recognise_added =
+      true;  // added tokens written in the text; without it they are text like any other
 };
 
 class Tokenizer {
  public:
-  // Checks all of `spec`: what this accepts can encode any text and decode any ids. Errors name the field at fault.
+  // Checks all of `spec`: what this accepts can encode any text and decode any ids. Errors name the
+  // field at fault.
   static Result<Tokenizer> make(TokenizerSpec spec);
 
   Tokenizer(Tokenizer&&) noexcept;
   Tokenizer& operator=(Tokenizer&&) noexcept;
   ~Tokenizer();
 
-  // Ids of `text`, in which every maximal part that is not UTF-8 counts as one U+FFFD. Fails only where a regular
-  // expression of the tokenizer gives up (PCRE2's limits).
+  // Ids of `text`, in which every maximal part that is not UTF-8 counts as one U+FFFD. Fails only
+  // where a regular expression of the tokenizer gives up (PCRE2's limits).
   Result<std::vector<int32_t>> encode(std::string_view text, EncodeOptions options = {}) const;
 
   // Text of `ids`, always UTF-8. Ids outside the vocabulary and unused ones have no text.
   std::string decode(std::span<const int32_t> ids, bool skip_special = false) const;
 
   size_t vocabulary() const;
-  std::string_view piece(int32_t id) const;                      // as the vocabulary spells it; "" outside it
-  std::optional<int32_t> find(std::string_view piece) const;     // the id of a piece
+  std::string_view piece(int32_t id) const;  // as the vocabulary spells it; "" outside it
+  std::optional<int32_t> find(std::string_view piece) const;  // the id of a piece
   bool is_special(int32_t id) const;
   const TokenizerSpec& spec() const;
 
  private:
-  friend class IncrementalDecoder;
   struct Parts;
   explicit Tokenizer(std::unique_ptr<const Parts> parts);
   std::unique_ptr<const Parts> parts_;
 };
 
-// Decodes ids one at a time. The pieces of text it gives out, joined, are the text of all ids; text is held back while it
-// ends inside a character or in U+FFFD (which more ids may still turn into a character). The tokenizer must outlive it.
+// Decodes ids one at a time. The pieces of text it gives out, joined, are the text of all ids; text
+// is held back while it ends inside a character or in U+FFFD (which more ids may still turn into a
+// character). The tokenizer must outlive it.
 class IncrementalDecoder {
  public:
   explicit IncrementalDecoder(const Tokenizer& tokenizer, bool skip_special = false);

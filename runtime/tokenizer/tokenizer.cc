@@ -1,0 +1,308 @@
+#include "runtime/tokenizer/tokenizer.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "runtime/tokenizer/added_tokens.h"
+#include "runtime/tokenizer/bpe.h"
+#include "runtime/tokenizer/decoder.h"
+#include "runtime/tokenizer/normalizer.h"
+#include "runtime/tokenizer/piece_table.h"
+#include "runtime/tokenizer/pre_tokenizer.h"
+#include "runtime/tokenizer/utf8.h"
+
+namespace volvelle {
+namespace {
+
+// Bounds that no real tokenizer comes near.
+constexpr size_t kMaxVocabulary = 1 << 24;
+constexpr size_t kMaxSteps = 32;
+constexpr size_t kMaxAddedBytes = 4096;
+constexpr double kMaxGrowth = 1024;  // bytes that all steps together may make of one
+
+Result<void> check_pieces(const TokenizerSpec& spec) {
+  if (spec.vocabulary() > kMaxVocabulary) {
+    return fail("the vocabulary has {} pieces; at most {} are possible", spec.vocabulary(),
+                kMaxVocabulary);
+  }
+  uint32_t previous = 0;
+  bool ordered = true, whole = true;
+  for (const uint32_t end : spec.piece_ends) {
+    ordered &= end >= previous && end <= spec.piece_bytes.size();
+    if (!ordered) break;
+    whole &= end == spec.piece_bytes.size() || !is_continuation(spec.piece_bytes[end]);
+    previous = end;
+  }
+  if (!ordered || previous != spec.piece_bytes.size()) {
+    return fail("the ends of the vocabulary's pieces do not ascend to its {} bytes",
+                spec.piece_bytes.size());
+  }
+  if (!whole || !is_utf8(spec.piece_bytes)) return fail("the vocabulary's pieces are not UTF-8");
+  return {};
+}
+
+Result<void> check_ids(const TokenizerSpec& spec) {
+  const auto vocabulary = static_cast<uint32_t>(spec.vocabulary());
+  for (const Merge& merge : spec.merges) {
+    if (merge.left >= vocabulary || merge.right >= vocabulary || merge.result >= vocabulary) {
+      return fail("merge {}: id {}, {} or {} lies outside the vocabulary of {}",
+                  &merge - spec.merges.data(), merge.left, merge.right, merge.result, vocabulary);
+    }
+  }
+  const auto check = [&](const char* field, int32_t id, int32_t least) -> Result<void> {
+    if (id >= least && id < static_cast<int32_t>(vocabulary)) return {};
+    return fail("{}: id {} lies outside the vocabulary of {}", field, id, vocabulary);
+  };
+  VOLVELLE_RETURN_IF_ERROR(check("unknown", spec.unknown, -1));
+  VOLVELLE_RETURN_IF_ERROR(check("bos", spec.bos, -1));
+  for (const int32_t id : spec.eos) VOLVELLE_RETURN_IF_ERROR(check("eos", id, 0));
+  for (const int32_t id : spec.prefix) VOLVELLE_RETURN_IF_ERROR(check("prefix", id, 0));
+  for (const int32_t id : spec.suffix) VOLVELLE_RETURN_IF_ERROR(check("suffix", id, 0));
+  for (const AddedToken& token : spec.added) {
+    if (token.id() >= vocabulary) {
+      return fail("added: id {} lies outside the vocabulary of {}", token.id(), vocabulary);
+    }
+    if (spec.piece(token.id()).size() > kMaxAddedBytes) {
+      return fail("added: token {} is longer than the {} bytes allowed", token.id(),
+                  kMaxAddedBytes);
+    }
+  }
+  return {};
+}
+
+double growth(const NormalizerStep& step) {
+  switch (step.kind) {
+    case NormalizerKind::nfc:
+    case NormalizerKind::nfd:
+      return 3;
+    case NormalizerKind::nfkc:
+    case NormalizerKind::nfkd:
+      return 11;
+    case NormalizerKind::lowercase:
+      return 1.5;
+    case NormalizerKind::prepend:
+      return 1.0 + static_cast<double>(step.text.size());
+    case NormalizerKind::replace:
+      return std::max(1.0, step.literal ? static_cast<double>(step.text.size()) /
+                                              static_cast<double>(step.pattern.size())
+                                        : 1.0 + static_cast<double>(step.text.size()));
+    case NormalizerKind::strip:
+      return 1;
+  }
+  return 1;
+}
+
+// Every step's strings are UTF-8, there are few steps, and together they do not blow a text up.
+Result<void> check_steps(const TokenizerSpec& spec) {
+  if (std::max({spec.normalizers.size(), spec.pre_tokenizers.size(), spec.decoders.size()}) >
+      kMaxSteps) {
+    return fail("more than {} steps of one kind", kMaxSteps);
+  }
+  double encoding = 1, decoding = 1;
+  for (const NormalizerStep& step : spec.normalizers) {
+    if (!is_utf8(step.pattern) || !is_utf8(step.text))
+      return fail("normalizers: a text is not UTF-8");
+    encoding *= growth(step);
+  }
+  for (const PreTokenizerStep& step : spec.pre_tokenizers) {
+    if (!is_utf8(step.pattern) || !is_utf8(step.text))
+      return fail("pre_tokenizers: a text is not UTF-8");
+    if (step.kind == PreTokenizerKind::byte_level) encoding *= step.prefix_space ? 4 : 2;
+    if (step.kind == PreTokenizerKind::metaspace)
+      encoding *= 2.0 * static_cast<double>(step.text.size());
+  }
+  for (const DecoderStep& step : spec.decoders) {
+    if (!is_utf8(step.pattern) || !is_utf8(step.text)) return fail("decoders: a text is not UTF-8");
+    if (step.kind == DecoderKind::replace) {
+      decoding *= std::max(
+          1.0, static_cast<double>(step.text.size()) / static_cast<double>(step.pattern.size()));
+    } else {
+      decoding *= step.kind == DecoderKind::byte_level || step.kind == DecoderKind::byte_fallback
+                      ? 3
+                      : 1;  // U+FFFD
+    }
+  }
+  if (!(encoding <= kMaxGrowth))
+    return fail("normalizers and pre_tokenizers: a text could grow beyond measure");
+  if (!(decoding <= kMaxGrowth)) return fail("decoders: a text could grow beyond measure");
+  return {};
+}
+
+}  // namespace
+
+struct Tokenizer::Parts {
+  TokenizerSpec spec;
+  PieceTable pieces;
+  Bpe model;
+  Normalizer normalizer;
+  PreTokenizer pre_tokenizer;
+  AddedTokens raw_added;         // looked for before normalising
+  AddedTokens normalized_added;  // and after
+  std::vector<bool> special;     // [vocabulary]
+
+  Result<void> build();
+  Result<void> encode_section(std::string_view raw, bool at_start, bool recognise_added,
+                              std::vector<int32_t>& ids) const;
+  Result<void> encode_words(std::string_view text, bool at_start, std::vector<int32_t>& ids) const;
+};
+
+Result<void> Tokenizer::Parts::build() {
+  VOLVELLE_RETURN_IF_ERROR(check_pieces(spec));
+  VOLVELLE_RETURN_IF_ERROR(check_ids(spec));
+  VOLVELLE_ASSIGN_OR_RETURN(normalizer, Normalizer::make(spec.normalizers));
+  VOLVELLE_ASSIGN_OR_RETURN(pre_tokenizer, PreTokenizer::make(spec.pre_tokenizers));
+  VOLVELLE_RETURN_IF_ERROR(check_decoders(spec.decoders));
+  VOLVELLE_RETURN_IF_ERROR(check_steps(spec));
+  VOLVELLE_ASSIGN_OR_RETURN(pieces, PieceTable::make(spec));
+  VOLVELLE_ASSIGN_OR_RETURN(model, Bpe::make(spec, pieces));
+  special.resize(spec.vocabulary());
+  for (const bool special_first : {true, false}) {
+    for (const AddedToken& token : spec.added) {
+      if (token.special() != special_first) continue;
+      special[token.id()] = special[token.id()] || token.special();
+      const std::string_view text = spec.piece(token.id());
+      if (!token.normalized()) {
+        raw_added.add(std::string(text), token);
+      } else {
+        VOLVELLE_ASSIGN_OR_RETURN(std::string normalized, normalizer.apply(text));
+        normalized_added.add(std::move(normalized), token);
+      }
+    }
+  }
+  raw_added.seal();
+  normalized_added.seal();
+  return {};
+}
+
+Result<void> Tokenizer::Parts::encode_words(std::string_view text, bool at_start,
+                                            std::vector<int32_t>& ids) const {
+  Words words;
+  VOLVELLE_RETURN_IF_ERROR(pre_tokenizer.apply(text, at_start, words));
+  size_t begin = 0;
+  for (const size_t end : words.ends) {
+    model.encode(std::string_view(words.text).substr(begin, end - begin), ids);
+    begin = end;
+  }
+  return {};
+}
+
+Result<void> Tokenizer::Parts::encode_section(std::string_view raw, bool at_start,
+                                              bool recognise_added,
+                                              std::vector<int32_t>& ids) const {
+  std::string changed;
+  std::string_view text = raw;
+  if (!normalizer.empty()) {
+    VOLVELLE_ASSIGN_OR_RETURN(changed, normalizer.apply(raw));
+    text = changed;
+  }
+  if (!recognise_added || normalized_added.empty()) return encode_words(text, at_start, ids);
+  for (const Section& section : normalized_added.find(text)) {
+    if (section.id >= 0) {
+      ids.push_back(section.id);
+      continue;
+    }
+    const bool first = at_start && section.begin == 0;
+    VOLVELLE_RETURN_IF_ERROR(
+        encode_words(text.substr(section.begin, section.end - section.begin), first, ids));
+  }
+  return {};
+}
+
+Tokenizer::Tokenizer(std::unique_ptr<const Parts> parts) : parts_(std::move(parts)) {}
+Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
+Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
+Tokenizer::~Tokenizer() = default;
+
+Result<Tokenizer> Tokenizer::make(TokenizerSpec spec) {
+  auto parts =
+      std::make_unique<Parts>();  // the parts point to each other: they stay where they are
+  parts->spec = std::move(spec);
+  if (auto built = parts->build(); !built.has_value())
+    return fail("tokenizer: {}", built.error().message);
+  return Tokenizer(std::move(parts));
+}
+
+Result<std::vector<int32_t>> Tokenizer::encode(std::string_view text, EncodeOptions options) const {
+  std::string repaired;
+  if (!is_utf8(text)) {
+    append_as_utf8(text, repaired);
+    text = repaired;
+  }
+  std::vector<int32_t> ids;
+  if (options.add_special) ids = parts_->spec.prefix;
+  if (!options.recognise_added || parts_->raw_added.empty()) {
+    VOLVELLE_RETURN_IF_ERROR(parts_->encode_section(text, true, options.recognise_added, ids));
+  } else {
+    for (const Section& section : parts_->raw_added.find(text)) {
+      if (section.id >= 0) {
+        ids.push_back(section.id);
+        continue;
+      }
+      const std::string_view plain = text.substr(section.begin, section.end - section.begin);
+      VOLVELLE_RETURN_IF_ERROR(parts_->encode_section(plain, section.begin == 0, true, ids));
+    }
+  }
+  if (options.add_special)
+    ids.insert(ids.end(), parts_->spec.suffix.begin(), parts_->spec.suffix.end());
+  return ids;
+}
+
+std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special) const {
+  Decoder decoder(parts_->spec.decoders, false);
+  for (const int32_t id : ids) {
+    const std::string_view text = piece(id);
+    if (!text.empty() && !(skip_special && is_special(id))) decoder.push(text);
+  }
+  decoder.finish();
+  return std::move(decoder.text());
+}
+
+size_t Tokenizer::vocabulary() const { return parts_->spec.vocabulary(); }
+
+std::string_view Tokenizer::piece(int32_t id) const {
+  if (id < 0 || static_cast<size_t>(id) >= vocabulary()) return {};
+  return parts_->spec.piece(static_cast<size_t>(id));
+}
+
+std::optional<int32_t> Tokenizer::find(std::string_view piece) const {
+  const int32_t id = parts_->pieces.find(piece);
+  return id < 0 ? std::nullopt : std::optional(id);
+}
+
+bool Tokenizer::is_special(int32_t id) const {
+  return id >= 0 && static_cast<size_t>(id) < vocabulary() &&
+         parts_->special[static_cast<size_t>(id)];
+}
+
+const TokenizerSpec& Tokenizer::spec() const { return parts_->spec; }
+
+struct IncrementalDecoder::State {
+  const Tokenizer* tokenizer;
+  bool skip_special;
+  Decoder decoder;
+};
+
+IncrementalDecoder::IncrementalDecoder(const Tokenizer& tokenizer, bool skip_special)
+    : state_(new State{&tokenizer, skip_special, Decoder(tokenizer.spec().decoders, true)}) {}
+IncrementalDecoder::IncrementalDecoder(IncrementalDecoder&&) noexcept = default;
+IncrementalDecoder& IncrementalDecoder::operator=(IncrementalDecoder&&) noexcept = default;
+IncrementalDecoder::~IncrementalDecoder() = default;
+
+std::string IncrementalDecoder::push(int32_t id) {
+  const std::string_view piece = state_->tokenizer->piece(id);
+  if (piece.empty() || (state_->skip_special && state_->tokenizer->is_special(id))) return {};
+  Decoder& decoder = state_->decoder;
+  decoder.push(piece);
+  if (decoder.inside_character() || decoder.text().ends_with(kReplacementCharacter)) return {};
+  return std::exchange(decoder.text(), {});
+}
+
+std::string IncrementalDecoder::finish() {
+  Decoder decoder =
+      std::exchange(state_->decoder, Decoder(state_->tokenizer->spec().decoders, true));
+  decoder.finish();
+  return std::move(decoder.text());
+}
+
+}  // namespace volvelle
