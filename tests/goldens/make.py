@@ -49,7 +49,8 @@ def shapes(config):
     """Names and shapes of every tensor of a model of these families, in file order."""
     family = config["model_type"]
     hidden, inner = config["hidden_size"], config["intermediate_size"]
-    heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
+    heads = config["num_attention_heads"]
+    kv_heads = config.get("num_key_value_heads", heads)
     head_dim = config.get("head_dim") or hidden // heads
     projection_bias = family == "qwen2" or config.get("attention_bias", False)
     output_bias = family != "qwen2" and config.get("attention_bias", False)
@@ -184,7 +185,7 @@ def spread(logits):
 
 
 def disturbances(model, tokens, logits, first_position):
-    """How far logits move, in ranges, when positions or windows are a little wrong."""
+    """How far logits move, in ranges, when positions, windows or norms are a little wrong."""
 
     def moved(wrong):
         difference = logits_of(wrong, tokens, first_position) - logits
@@ -203,6 +204,12 @@ def disturbances(model, tokens, logits, first_position):
         wrong = copy.deepcopy(model)
         wrong.model.rotary_emb.inv_freq.copy_(unscaled)
         found["no scaling"] = moved(wrong)
+    if model.config.rms_norm_eps > 1e-3:
+        wrong = copy.deepcopy(model)
+        for module in wrong.modules():
+            if hasattr(module, "variance_epsilon"):
+                module.variance_epsilon = 1e-5
+        found["epsilon"] = moved(wrong)
     if getattr(model.config, "sliding_window", None):
         wrong = copy.deepcopy(model)
         wrong.config.sliding_window += 1
@@ -375,14 +382,16 @@ FOLDERS = {
                     rope_parameters={"rope_theta": 1000.0, "rope_type": "llama3"} | LLAMA3)),
     "llama_untidy": dict(
         about="llama: no `model.` prefix, stray tensors of several types, a tied head, several "
-              "ends, no tokenizer",
+              "ends, no tokenizer; rope_theta and num_key_value_heads left out, as in old files",
         config=base("llama", tie_word_embeddings=True, eos_token_id=[2, 7, 9],
-                    num_key_value_heads=4, pretraining_tp=1, use_cache=True),
+                    num_key_value_heads=ABSENT, rope_theta=ABSENT, pretraining_tp=1,
+                    use_cache=True),
         save=untidy),
     "llama_odd_widths": dict(
-        about="llama: hidden 36, inner 52, six query heads on three key/value heads of 6",
+        about="llama: hidden 36, inner 52, six query heads on three key/value heads of 6; epsilon "
+              "0.05",
         config=base("llama", vocab_size=97, hidden_size=36, intermediate_size=52,
-                    num_attention_heads=6, num_key_value_heads=3)),
+                    num_attention_heads=6, num_key_value_heads=3, rms_norm_eps=0.05)),
     "mistral_sliding_window": dict(
         about="mistral: a window of 16 tokens on every layer, head_dim 12 where hidden/heads is 8",
         config=base("mistral", head_dim=12, sliding_window=16, num_hidden_layers=3)),
@@ -398,9 +407,10 @@ FOLDERS = {
         config=base("qwen2", use_sliding_window=False, sliding_window=12, max_window_layers=1,
                     rms_norm_eps=1e-6, tie_word_embeddings=True)),
     "qwen3_query_key_norms": dict(
-        about="qwen3: norms on the heads of q and k, head_dim 16 where hidden/heads is 8, tied",
+        about="qwen3: norms on the heads of q and k, head_dim 16 where hidden/heads is 8, tied; "
+              "epsilon 0.02",
         config=base("qwen3", head_dim=16, attention_bias=False, use_sliding_window=False,
-                    sliding_window=None, max_window_layers=2, rms_norm_eps=1e-6,
+                    sliding_window=None, max_window_layers=2, rms_norm_eps=0.02,
                     rope_theta=1000000.0, tie_word_embeddings=True)),
 }
 
@@ -442,7 +452,8 @@ GGUF_NAMES = [
     ("post_attention_layernorm.", "ffn_norm."), ("self_attn.o_proj.", "attn_output."),
     ("self_attn.q_norm.", "attn_q_norm."), ("self_attn.k_norm.", "attn_k_norm."),
     ("self_attn.q_proj.", "attn_q."), ("self_attn.k_proj.", "attn_k."),
-    ("self_attn.v_proj.", "attn_v."), ("mlp.gate_proj.", "ffn_gate."), ("mlp.up_proj.", "ffn_up."), ("mlp.down_proj.", "ffn_down."),
+    ("self_attn.v_proj.", "attn_v."), ("mlp.gate_proj.", "ffn_gate."),
+    ("mlp.up_proj.", "ffn_up."), ("mlp.down_proj.", "ffn_down."),
 ]
 
 
@@ -563,8 +574,8 @@ GGUFS = {
         config=base("llama", head_dim=16, rope_theta=500.0, tie_word_embeddings=True),
         factors=LLAMA3),
     "gguf_qwen2": dict(
-        about="GGUF, qwen2: biases on q, k and v, rows in their own order; tied",
-        config=base("qwen2", rms_norm_eps=1e-6, rope_theta=1000000.0, tie_word_embeddings=True)),
+        about="GGUF, qwen2: biases on q, k and v, rows in their own order; tied; epsilon 0.02",
+        config=base("qwen2", rms_norm_eps=0.02, rope_theta=1000000.0, tie_word_embeddings=True)),
     "gguf_qwen3": dict(
         about="GGUF, qwen3: norms on the heads of q and k, head_dim 16 where hidden/heads is 8; "
               "F16",
