@@ -51,8 +51,7 @@ size_t attention_scratch_floats(const AttentionShape& shape) {
 HWY_INLINE hn::Vec<Floats> load_elements(Floats d, const float* from) { return hn::LoadU(d, from); }
 
 HWY_INLINE hn::Vec<Floats> load_elements(Floats d, const uint16_t* from) {
-  const hn::Rebind<hwy::float16_t, Floats> halves;
-  return hn::PromoteTo(d, hn::BitCast(halves, hn::LoadU(hn::Rebind<uint16_t, Floats>(), from)));
+  return promote_halves(d, hn::LoadU(hn::Rebind<uint16_t, Floats>(), from));
 }
 
 HWY_INLINE hn::Vec<Floats> load_elements(Floats d, const int8_t* from) {

@@ -53,8 +53,7 @@ void to_f16(const float* x, size_t count, uint16_t* y) {
 void from_f16(const uint16_t* x, size_t count, float* y) {
   const Floats d;
   for_each_vector(d, count, [&](auto lanes, size_t i) HWY_ATTR {
-    const auto half = hn::BitCast(Halves(), lanes.load(HalfBits(), x + i));
-    lanes.store(hn::PromoteTo(d, half), d, y + i);
+    lanes.store(promote_halves(d, lanes.load(HalfBits(), x + i)), d, y + i);
   });
 }
 

@@ -54,6 +54,18 @@ HWY_INLINE void for_each_vector(D d, size_t count, const Body& body) {
   if (i < count) body(Partial{count - i}, i);
 }
 
+// Floats of IEEE halves.
+HWY_INLINE hn::Vec<Floats> promote_halves(Floats d, hn::Vec<hn::Rebind<uint16_t, Floats>> bits) {
+  const auto floats = hn::PromoteTo(d, hn::BitCast(hn::Rebind<hwy::float16_t, Floats>(), bits));
+  // Where the CPU has no such instruction, Highway's own promotion takes infinity and NaN for
+  // numbers from 65536 on: their exponent is what is missing.
+  constexpr bool native = HWY_ARCH_ARM_A64 || (HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2);
+  if constexpr (native) return floats;
+  const auto exponent = hn::BitCast(d, hn::Set(hn::RebindToUnsigned<Floats>(), 0x7f800000u));
+  return hn::IfThenElse(hn::Ge(hn::Abs(floats), hn::Set(d, 65536.0f)), hn::Or(floats, exponent),
+                        floats);
+}
+
 }  // namespace volvelle::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

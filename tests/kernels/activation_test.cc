@@ -1,0 +1,111 @@
+#include "kernels/activation.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "tests/kernels/sweep.h"
+
+namespace volvelle {
+namespace {
+
+constexpr Activation kActivations[] = {Activation::kSilu, Activation::kGeluErf,
+                                       Activation::kGeluTanh};
+
+// SiLU: exp within 1 ulp, sum, quotient and two products, all relative. A GELU adds its erf or tanh
+// to 1, whose error of up to 2e-7 is multiplied by half of x, and the tanh's argument is off by 4
+// roundings, which moves tanh by at most half of that, relative to 1.
+double gate_error(Activation activation, double x, double up, double expected) {
+  if (activation == Activation::kSilu) return 6 * kRounding * std::fabs(expected) + 1e-35;
+  return (2e-7 * std::fabs(x * up) + 3 * kRounding * std::fabs(expected)) + 1e-35;
+}
+
+void check_gate(const std::vector<float>& gate_up, size_t stride, size_t rows, size_t width) {
+  for (const Activation activation : kActivations) {
+    const size_t y_stride = width + 3;
+    std::vector<float> expected((rows - 1) * y_stride + width, -7.0f);
+    scalar::gate(activation, gate_up.data(), stride, rows, width, expected.data(), y_stride);
+    for_each_target([&] {
+      std::vector<float> y(expected.size(), -7.0f);
+      gate(activation, gate_up.data(), stride, rows, width, y.data(), y_stride);
+      double worst = 0;  // in units of what is allowed
+      for (size_t i = 0; i < y.size(); ++i) {
+        const size_t row = i / y_stride, element = i % y_stride;
+        if (element >= width) {
+          CHECK(y[i] == -7.0f);
+          continue;
+        }
+        CHECK(std::isfinite(y[i]));
+        const float* x = gate_up.data() + row * stride + element;
+        worst = std::max(worst, std::fabs(double{y[i]} - expected[i]) /
+                                    gate_error(activation, x[0], x[width], expected[i]));
+      }
+      CAPTURE(static_cast<int>(activation));
+      CHECK(worst <= 1.0);
+    });
+  }
+}
+
+TEST_CASE("a gate equals its twin for every width") {
+  for (size_t width = 1; width <= 70; ++width) {
+    CAPTURE(width);
+    const size_t rows = 1 + random_below(3), stride = 2 * width + random_below(5);
+    check_gate(random_row((rows - 1) * stride + 2 * width, -8, 8), stride, rows, width);
+  }
+}
+
+TEST_CASE("a gate equals its twin at every magnitude, and is finite for large inputs") {
+  std::vector<float> gates = {0.0f, -0.0f, 1e-40f, -1e-40f, 1e4f, -1e4f, 1e10f, -1e10f};
+  for (float x = -100; x <= 100; x += 0.0117f) gates.push_back(x);
+  for (float x = 1e-30f; x < 1e4f; x *= 1.3f) gates.insert(gates.end(), {x, -x});
+  std::vector<float> gate_up = gates;
+  gate_up.resize(2 * gates.size(), 1.0f);
+  check_gate(gate_up, 2 * gates.size(), 1, gates.size());
+}
+
+TEST_CASE("a GELU is within 1e-6 of the double formula where it bends") {
+  std::vector<float> gates;
+  for (float x = -6; x <= 6; x += 0.00031f) gates.push_back(x);
+  std::vector<float> gate_up = gates, y(gates.size());
+  gate_up.resize(2 * gates.size(), 1.0f);
+  for_each_target([&] {
+    gate(Activation::kGeluErf, gate_up.data(), 0, 1, gates.size(), y.data(), 0);
+    double worst = 0;
+    for (size_t i = 0; i < y.size(); ++i) {
+      const double x = gates[i];
+      worst = std::max(worst, std::fabs(y[i] - x * (1 + std::erf(x / std::sqrt(2.0))) / 2));
+    }
+    CHECK(worst <= 1e-6);
+  });
+}
+
+TEST_CASE("a soft cap equals its twin, and holds for any logit") {
+  std::vector<float> x = {0.0f,
+                          -0.0f,
+                          1e4f,
+                          -1e4f,
+                          std::numeric_limits<float>::max(),
+                          std::numeric_limits<float>::infinity()};
+  for (float v = 1e-20f; v < 1e6f; v *= 1.7f) x.insert(x.end(), {v, -v});
+  for (const float cap : {1.0f, 30.0f, 50.0f}) {
+    for (size_t count = 1; count <= x.size(); ++count) {
+      std::vector<float> expected(x.begin(), x.begin() + count);
+      scalar::soft_cap(cap, count, expected.data());
+      for_each_target([&] {
+        std::vector<float> y(x.begin(), x.begin() + count);
+        soft_cap(cap, count, y.data());
+        for (size_t i = 0; i < count; ++i) {
+          // tanh within 3 ulp; the quotient and the product round once each.
+          CHECK(std::fabs(y[i] - expected[i]) <= 4.5 * kUlp * std::fabs(expected[i]));
+          CHECK(std::fabs(y[i]) <= cap);
+        }
+      });
+    }
+  }
+}
+
+}  // namespace
+}  // namespace volvelle

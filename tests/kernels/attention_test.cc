@@ -1,0 +1,290 @@
+#include "kernels/attention.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <new>
+#include <vector>
+
+#include "kernels/quantize.h"
+#include "tests/kernels/sweep.h"
+
+namespace volvelle {
+namespace {
+
+constexpr CacheType kTypes[] = {CacheType::kF32, CacheType::kF16, CacheType::kQ8};
+
+// A cache of exactly the bytes that its shape needs. What is not stored yet is not a number, or far
+// too large, so that reading it shows in every output.
+struct Cache {
+  std::vector<float> key_scales, value_scales;
+  std::vector<uint8_t> keys, values;
+  CacheView view;
+
+  Cache(CacheType type, const AttentionShape& shape, size_t slots, size_t first_position) {
+    const size_t rows = shape.kv_heads * slots, elements = cache_row_elements(shape.head_dim);
+    // Bits that are all ones are not a number as a float and as a half; for int8 the scales are
+    // none.
+    keys.assign(rows * elements * cache_element_bytes(type), 0xff);
+    values = keys;
+    if (type == CacheType::kQ8) {
+      key_scales.assign(rows, std::numeric_limits<float>::quiet_NaN());
+      value_scales = key_scales;
+    }
+    view = {type,  keys.data(),   values.data(), key_scales.data(), value_scales.data(),
+            slots, first_position};
+  }
+};
+
+struct AlignedDelete {
+  void operator()(void* p) const { ::operator delete(p, std::align_val_t(64)); }
+};
+
+// A session of `tokens` tokens with random queries, keys and values, [tokens, heads * head_dim]
+// each.
+struct Session {
+  AttentionShape shape;
+  size_t first_position, tokens;
+  std::vector<float> queries, keys, values;
+
+  Session(const AttentionShape& s, size_t first, size_t n, float magnitude = 1)
+      : shape(s),
+        first_position(first),
+        tokens(n),
+        queries(random_row(n * s.query_heads * s.head_dim, -magnitude, magnitude)),
+        keys(random_row(n * s.kv_heads * s.head_dim, -magnitude, magnitude)),
+        values(random_row(n * s.kv_heads * s.head_dim)) {}
+
+  size_t query_width() const { return shape.query_heads * shape.head_dim; }
+
+  void store(const Cache& cache, size_t token) const {
+    for (size_t h = 0; h < shape.kv_heads; ++h) {
+      const size_t at = (token * shape.kv_heads + h) * shape.head_dim;
+      store_key(cache.view, shape, h, token % cache.view.slots, keys.data() + at);
+      store_value(cache.view, shape, h, token % cache.view.slots, values.data() + at);
+    }
+  }
+
+  // Outputs of all tokens, `chunk` at a time, in calls of at most `step` tokens. A ring keeps
+  // window + chunk - 1 slots.
+  std::vector<float> run(CacheType type, size_t chunk, size_t step, bool ring, bool twin) const {
+    const size_t slots = ring ? shape.window + chunk - 1 : tokens;
+    const Cache cache(type, shape, slots, first_position);
+    const size_t scratch_bytes = attention_scratch_floats(shape) * sizeof(float);
+    const std::unique_ptr<void, AlignedDelete> scratch(
+        ::operator new(scratch_bytes, std::align_val_t(64)));
+    std::vector<float> outputs(tokens * query_width(), -7.0f);
+    for (size_t start = 0; start < tokens; start += chunk) {
+      const size_t count = std::min(chunk, tokens - start);
+      for (size_t t = 0; t < count; ++t) store(cache, start + t);
+      const AttentionChunk part = {queries.data() + start * query_width(),
+                                   query_width(),
+                                   outputs.data() + start * query_width(),
+                                   query_width(),
+                                   first_position + start,
+                                   count};
+      for (size_t h = 0; h < shape.kv_heads; ++h) {
+        if (twin) {
+          scalar::attend(shape, cache.view, part, h, 0, count);
+          continue;
+        }
+        for (size_t first = 0; first < count; first += step) {
+          attend(shape, cache.view, part, h, first, std::min(step, count - first),
+                 static_cast<float*>(scratch.get()));
+        }
+      }
+    }
+    return outputs;
+  }
+};
+
+// Outputs are means of values up to 1, so an error of e in every logit moves them by 2e at most. A
+// logit sums head_dim products of at most `magnitude` squared in float; as roundings are random,
+// their sum is off by about sqrt(head_dim) of them, in a sum of the same order; 8 of those stand
+// for the worst of all logits. The weights' own errors (exp, their sum, the quotient) come to 16
+// roundings.
+double attention_error(const AttentionShape& shape, double magnitude) {
+  return (2 * 8 * shape.head_dim * magnitude * magnitude * shape.scale + 16) * kRounding;
+}
+
+double worst_difference(const std::vector<float>& a, const std::vector<float>& b) {
+  double worst = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    const double difference = std::fabs(double{a[i]} - b[i]);
+    if (!(difference <= worst)) worst = difference;  // what is not a number is worst, and stays
+    if (std::isnan(worst)) break;
+  }
+  return worst;
+}
+
+void check_equals_twin(const Session& session, CacheType type, size_t chunk, size_t step,
+                       bool ring) {
+  const AttentionShape& shape = session.shape;
+  CAPTURE(static_cast<int>(type));
+  CAPTURE(shape.query_heads);
+  CAPTURE(shape.kv_heads);
+  CAPTURE(shape.head_dim);
+  CAPTURE(shape.window);
+  CAPTURE(shape.soft_cap);
+  CAPTURE(session.tokens);
+  CAPTURE(session.first_position);
+  CAPTURE(chunk);
+  CAPTURE(step);
+  CAPTURE(ring);
+  const std::vector<float> expected = session.run(type, chunk, step, ring, true);
+  for_each_target([&] {
+    const std::vector<float> outputs = session.run(type, chunk, step, ring, false);
+    CHECK(worst_difference(outputs, expected) <= attention_error(shape, 1));
+  });
+}
+
+AttentionShape shape_of(size_t group, size_t kv_heads, size_t head_dim) {
+  return {group * kv_heads, kv_heads, head_dim, 1 / std::sqrt(static_cast<float>(head_dim)), 0, 0};
+}
+
+TEST_CASE("attention equals its twin for every head dimension, group and cache type") {
+  for (const size_t head_dim : {1, 4, 12, 15, 16, 17, 20, 33, 48, 64, 80, 128, 256}) {
+    for (const size_t group : {1, 2, 3, 4, 5, 7}) {
+      const Session session(shape_of(group, 1 + random_below(2), head_dim), random_below(1000),
+                            1 + random_below(40));
+      for (const CacheType type : kTypes) {
+        check_equals_twin(session, type, 1 + random_below(12), 1 + random_below(kAttentionTokens),
+                          false);
+      }
+    }
+  }
+}
+
+TEST_CASE("attention equals its twin over several tiles, at every length around their ends") {
+  for (const size_t tokens : {63, 64, 65, 127, 128, 129, 200}) {
+    const Session session(shape_of(3, 1, 20), 0, tokens);
+    for (const CacheType type : kTypes) {
+      check_equals_twin(session, type, tokens, kAttentionTokens, false);
+    }
+  }
+}
+
+TEST_CASE("attention of a group of 71 heads equals its twin") {
+  const Session session(shape_of(71, 1, 64), 5, 12);
+  for (const CacheType type : kTypes) check_equals_twin(session, type, 12, 8, false);
+}
+
+TEST_CASE("attention within a window equals its twin, over all slots and over a ring that wraps") {
+  for (const size_t window : {1, 2, 7, 16, 63, 64, 65, 100, 1000}) {
+    for (const size_t chunk : {1, 3, 8, 20}) {
+      AttentionShape shape = shape_of(1 + random_below(4), 1 + random_below(2), 12);
+      shape.window = window;
+      const Session session(shape, random_below(3) * 77, 150);
+      const CacheType type = kTypes[random_below(3)];
+      check_equals_twin(session, type, chunk, 1 + random_below(kAttentionTokens), true);
+      check_equals_twin(session, type, chunk, 1 + random_below(kAttentionTokens), false);
+    }
+  }
+}
+
+TEST_CASE("attention with a soft cap equals its twin") {
+  for (const float cap : {0.5f, 5.0f, 50.0f}) {
+    for (const size_t window : {0, 9}) {
+      AttentionShape shape = shape_of(3, 2, 20);
+      shape.soft_cap = cap;
+      shape.window = window;
+      const Session session(shape, 3, 90);
+      for (const CacheType type : kTypes) check_equals_twin(session, type, 11, 8, false);
+    }
+  }
+}
+
+TEST_CASE("attention comes out the same to the bit in whatever chunks the tokens arrive") {
+  for (const size_t window : {0, 70}) {
+    AttentionShape shape = shape_of(3, 1, 20);
+    shape.window = window;
+    const Session session(shape, 0, 180);
+    for (const CacheType type : kTypes) {
+      for_each_target([&] {
+        const std::vector<float> whole = session.run(type, 180, 8, false, false);
+        CHECK(session.run(type, 1, 1, false, false) == whole);
+        CHECK(session.run(type, 7, 8, false, false) == whole);
+        CHECK(session.run(type, 50, 3, false, false) == whole);
+      });
+    }
+  }
+}
+
+TEST_CASE("attention of equal logits averages the values that are seen") {
+  AttentionShape shape = shape_of(2, 1, 20);
+  for (const size_t window : {0, 33}) {
+    shape.window = window;
+    Session session(shape, 0, 100);
+    std::fill(session.queries.begin(), session.queries.end(), 0.0f);
+    for_each_target([&] {
+      const std::vector<float> outputs = session.run(CacheType::kF32, 100, 8, false, false);
+      for (size_t token = 0; token < 100; ++token) {
+        const size_t begin = window > 0 && token >= window ? token - window + 1 : 0;
+        for (size_t i = 0; i < 20; ++i) {
+          double mean = 0;
+          for (size_t p = begin; p <= token; ++p) mean += session.values[p * 20 + i];
+          mean /= static_cast<double>(token - begin + 1);
+          // At most 100 additions of values up to 1 to a sum that the count divides, half of a
+          // rounding each.
+          CHECK(std::fabs(outputs[token * 40 + i] - mean) <= 50 * kRounding);
+          CHECK(outputs[token * 40 + 20 + i] == outputs[token * 40 + i]);
+        }
+      }
+    });
+  }
+}
+
+TEST_CASE("attention to one overwhelming key gives its value") {
+  AttentionShape shape = shape_of(1, 1, 12);
+  shape.scale = 1;
+  Session session(shape, 0, 90);
+  for (size_t t = 0; t < 90; ++t) {
+    for (size_t i = 0; i < 12; ++i) {
+      session.queries[t * 12 + i] = 100;
+      session.keys[t * 12 + i] = t == 40 ? 100 : -100;  // logits of 1.2e5 and -1.2e5
+    }
+  }
+  for_each_target([&] {
+    const std::vector<float> outputs = session.run(CacheType::kF32, 90, 8, false, false);
+    for (size_t t = 40; t < 90; ++t) {
+      CHECK(std::equal(outputs.begin() + t * 12, outputs.begin() + t * 12 + 12,
+                       session.values.begin() + 40 * 12));
+    }
+    for (const float output : outputs) CHECK(std::isfinite(output));
+  });
+}
+
+TEST_CASE("a stored row is padded with zeros, and an int8 row has its scale") {
+  const AttentionShape shape = shape_of(1, 2, 20);
+  const std::vector<float> row = random_row(20);
+  for (const CacheType type : kTypes) {
+    for_each_target([&] {
+      const Cache cache(type, shape, 3, 0);
+      store_key(cache.view, shape, 1, 2, row.data());
+      store_value(cache.view, shape, 1, 2, row.data());
+      const size_t bytes = cache_element_bytes(type), at = (1 * 3 + 2) * 32 * bytes;
+      for (const uint8_t* stored : {cache.keys.data() + at, cache.values.data() + at}) {
+        std::vector<uint8_t> expected(32 * bytes, 0);
+        if (type == CacheType::kF32) std::memcpy(expected.data(), row.data(), 20 * bytes);
+        if (type == CacheType::kF16) {
+          scalar::to_f16(row.data(), 20, reinterpret_cast<uint16_t*>(expected.data()));
+        }
+        if (type == CacheType::kQ8) {
+          const float scale =
+              scalar::quantize_q8(row.data(), 20, reinterpret_cast<int8_t*>(expected.data()));
+          CHECK(cache.key_scales[5] == scale);
+          CHECK(cache.value_scales[5] == scale);
+        }
+        CHECK(std::equal(expected.begin(), expected.end(), stored));
+      }
+      CHECK(cache.keys[at - 1] == 0xff);  // the row before is not touched
+    });
+  }
+}
+
+}  // namespace
+}  // namespace volvelle

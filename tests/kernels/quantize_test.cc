@@ -1,0 +1,148 @@
+#include "kernels/quantize.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "tests/kernels/sweep.h"
+
+namespace volvelle {
+namespace {
+
+void check_q8(const std::vector<float>& x) {
+  std::vector<int8_t> expected(x.size());
+  const float expected_scale = scalar::quantize_q8(x.data(), x.size(), expected.data());
+  std::vector<float> expected_back(x.size());
+  scalar::dequantize_q8(expected.data(), expected_scale, x.size(), expected_back.data());
+  for_each_target([&] {
+    std::vector<int8_t> codes(x.size());
+    const float scale = quantize_q8(x.data(), x.size(), codes.data());
+    std::vector<float> back(x.size());
+    dequantize_q8(codes.data(), scale, x.size(), back.data());
+    CHECK(scale == expected_scale);
+    CHECK(codes == expected);
+    CHECK(back == expected_back);
+  });
+}
+
+TEST_CASE("int8 rows equal their twin to the bit, whatever their width and magnitude") {
+  for (size_t count = 0; count <= 70; ++count) {
+    for (const float magnitude : {1e-44f, 1e-40f, 1e-30f, 1.0f, 1e4f, 1e38f}) {
+      CAPTURE(count);
+      CAPTURE(magnitude);
+      check_q8(random_row(count, -magnitude, magnitude));
+    }
+  }
+}
+
+TEST_CASE("an int8 code is off by at most half a step, and the greatest element is code 127") {
+  const std::vector<float> x = random_row(1000);
+  const float greatest = std::fabs(*std::max_element(
+      x.begin(), x.end(), [](float a, float b) { return std::fabs(a) < std::fabs(b); }));
+  for_each_target([&] {
+    std::vector<int8_t> codes(x.size());
+    const float scale = quantize_q8(x.data(), x.size(), codes.data());
+    CHECK(scale == greatest / 127);
+    CHECK(std::max(*std::max_element(codes.begin(), codes.end()),
+                   static_cast<int8_t>(-*std::min_element(codes.begin(), codes.end()))) == 127);
+    for (size_t i = 0; i < x.size(); ++i) {
+      // Beside half a step, the quotient and the scale round.
+      CHECK(std::fabs(codes[i] * double{scale} - x[i]) <= scale * (0.5 + 127 * 2 * kRounding));
+    }
+  });
+}
+
+TEST_CASE("int8 codes round ties to even, and a row of zeros has scale 0") {
+  for_each_target([&] {
+    const std::vector<float> x = {127, 0.5f, 1.5f, 2.5f, -0.5f, -1.5f, -2.5f};
+    std::vector<int8_t> codes(x.size());
+    CHECK(quantize_q8(x.data(), x.size(), codes.data()) == 1);
+    CHECK(codes == std::vector<int8_t>{127, 0, 2, 2, 0, -2, -2});
+    const std::vector<float> zeros(x.size(), -0.0f);
+    CHECK(quantize_q8(zeros.data(), x.size(), codes.data()) == 0);
+    CHECK(codes == std::vector<int8_t>(x.size(), 0));
+  });
+}
+
+TEST_CASE("every half survives the way to float and back") {
+  std::vector<uint16_t> halves(65536);
+  for (size_t i = 0; i < halves.size(); ++i) halves[i] = static_cast<uint16_t>(i);
+  std::vector<float> expected(halves.size());
+  scalar::from_f16(halves.data(), halves.size(), expected.data());
+  for_each_target([&] {
+    std::vector<float> floats(halves.size());
+    std::vector<uint16_t> back(halves.size());
+    from_f16(halves.data(), halves.size(), floats.data());
+    to_f16(floats.data(), floats.size(), back.data());
+    size_t wrong = 0;
+    for (size_t i = 0; i < halves.size(); ++i) {
+      const bool number = (i & 0x7c00) < 0x7c00, infinite = (i & 0x7fff) == 0x7c00;
+      if (number || infinite) {
+        wrong += std::bit_cast<uint32_t>(floats[i]) != std::bit_cast<uint32_t>(expected[i]);
+        wrong += back[i] != (infinite ? i - 1 : i);  // infinity becomes the largest finite half
+      } else {
+        wrong += !std::isnan(floats[i]) || !std::isnan(expected[i]);
+        wrong += (back[i] & 0x7c00) != 0x7c00 || (back[i] & 0x3ff) == 0;
+      }
+    }
+    CHECK(wrong == 0);
+  });
+}
+
+TEST_CASE("halves known by their definition come out so") {
+  // IEEE 754 binary16: 1, the least normal and denormal, the largest, and ties on both sides of
+  // even.
+  const std::vector<float> x = {1.0f,         -0.0f,       0x1p-14f, 0x1p-24f, 0x1p-25f,
+                                0x1.8p-24f,   65504.0f,    65520.0f, 1e30f,    -1e30f,
+                                0x1.002p0f,   0x1.006p0f,  1e-40f,   -1e-40f,  0x3ffp-24f,
+                                0x1.ffep-15f, 0x1.fffp-15f};
+  const std::vector<uint16_t> expected = {0x3c00, 0x8000, 0x0400, 0x0001, 0x0000, 0x0002,
+                                          0x7bff, 0x7bff, 0x7bff, 0xfbff, 0x3c00, 0x3c02,
+                                          0x0000, 0x8000, 0x03ff, 0x0400, 0x0400};
+  std::vector<uint16_t> y(x.size());
+  scalar::to_f16(x.data(), x.size(), y.data());
+  CHECK(y == expected);
+  for_each_target([&] {
+    to_f16(x.data(), x.size(), y.data());
+    CHECK(y == expected);
+  });
+}
+
+TEST_CASE("floats become the same halves as their twin makes, near every half and at every width") {
+  std::vector<float> x;
+  for (uint32_t bits = 0; bits < 0x7f800000; bits += 1021) {
+    x.push_back(std::bit_cast<float>(bits));
+    x.push_back(-x.back());
+  }
+  for (uint16_t half = 0; half < 0x7bff; ++half) {  // ties between neighbours, and just off them
+    float pair[2];
+    const uint16_t halves[2] = {half, static_cast<uint16_t>(half + 1)};
+    scalar::from_f16(halves, 2, pair);
+    const float tie = pair[0] + (pair[1] - pair[0]) / 2;
+    x.insert(x.end(), {tie, std::nextafter(tie, 0.0f), std::nextafter(tie, 1e9f), -tie});
+  }
+  std::vector<uint16_t> expected(x.size());
+  scalar::to_f16(x.data(), x.size(), expected.data());
+  for_each_target([&] {
+    std::vector<uint16_t> y(x.size());
+    to_f16(x.data(), x.size(), y.data());
+    CHECK(y == expected);
+    for (size_t count = 0; count <= 70; ++count) {
+      std::vector<uint16_t> few(count);
+      to_f16(x.data(), count, few.data());
+      CHECK(std::equal(few.begin(), few.end(), expected.begin()));
+      std::vector<float> back(count);
+      from_f16(few.data(), count, back.data());
+      std::vector<float> expected_back(count);
+      scalar::from_f16(few.data(), count, expected_back.data());
+      CHECK(back == expected_back);
+    }
+  });
+}
+
+}  // namespace
+}  // namespace volvelle
