@@ -1,0 +1,264 @@
+// volvelle bench
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+
+#include "platforms/clock.h"
+#include "platforms/cpu.h"
+#include "platforms/interrupt.h"
+#include "platforms/memory.h"
+#include "platforms/thermal.h"
+#include "runtime/commands/compute.h"
+#include "runtime/commands/machine_limits.h"
+#include "runtime/commands/runtime_commands.h"
+
+namespace volvelle {
+namespace {
+
+using nlohmann::ordered_json;
+
+struct BenchOptions {
+  std::string model;
+  size_t prompt = 512;
+  size_t new_tokens = 128;
+  std::vector<size_t> depths = {0};
+  size_t repeats = 5;
+  bool json = false;
+  ComputeOptions compute;
+};
+
+struct Measure {
+  const char* kind;
+  size_t tokens;
+  size_t depth;
+  std::vector<double> tokens_per_s;  // ascending
+  double fraction_of_limit = 0;
+
+  double median() const {
+    const size_t n = tokens_per_s.size();
+    return (tokens_per_s[(n - 1) / 2] + tokens_per_s[n / 2]) / 2;
+  }
+};
+
+// Multiplications and additions of one token in all linears: 2 per weight.
+double operations_per_token(const Model& model) {
+  double weights = 0;
+  const auto add = [&](const Linear& linear) {
+    weights +=
+        static_cast<double>(linear.weight->rows) * static_cast<double>(linear.weight->columns);
+  };
+  for (const Block& block : model.decoder().blocks) {
+    add(block.attention.qkv);
+    add(block.attention.output);
+    add(block.feed_forward.gate_up);
+    add(block.feed_forward.down);
+  }
+  return 2 * weights;
+}
+
+// Tokens that are no constant run, so that no row of a table stays in a cache by chance.
+std::vector<int32_t> some_tokens(size_t count, size_t vocabulary) {
+  std::vector<int32_t> tokens(count);
+  uint64_t state = 1;
+  for (int32_t& token : tokens) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    token = static_cast<int32_t>((state >> 33) % vocabulary);
+  }
+  return tokens;
+}
+
+struct Machine {
+  std::string cpu;
+  double read = 0;  // bytes/s
+  double int8 = 0;  // operations/s
+  std::optional<double> temperature_start, temperature_end, clock_start, clock_end;
+};
+
+Result<> bench(const BenchOptions& options) {
+  const double start = monotonic_seconds();
+  VOLVELLE_ASSIGN_OR_RETURN(const std::shared_ptr<const Model> model, Model::load(options.model));
+  VOLVELLE_ASSIGN_OR_RETURN(ThreadPool pool, make_pool(options.compute));
+  const size_t deepest = *std::ranges::max_element(options.depths);
+  SessionOptions session_options{.cache = options.compute.kv, .context = options.compute.context};
+  const size_t needed = deepest + std::max(options.prompt, options.new_tokens);
+  if (session_options.context == 0) session_options.context = std::max<size_t>(needed, 1);
+  if (needed > session_options.context) {
+    return fail("{} tokens at depth {} do not fit a --context of {}; make it at least {}",
+                std::max(options.prompt, options.new_tokens), deepest, session_options.context,
+                needed);
+  }
+  VOLVELLE_ASSIGN_OR_RETURN(const std::unique_ptr<Session> session,
+                            Session::open(model, pool, session_options));
+  const double load_seconds = monotonic_seconds() - start;
+
+  const std::vector<int> cpus = usable_cpus();
+  Machine machine{.cpu = describe_cpu().model,
+                  .read = measure_read_bandwidth(pool),
+                  .int8 = measure_int8_peak(pool),
+                  .temperature_start = processor_temperature(),
+                  .clock_start = processor_clock(cpus)};
+
+  const std::vector<int32_t> tokens = some_tokens(needed, model->vocabulary());
+  const std::span<const int32_t> all(tokens);
+  std::vector<Measure> results;
+  uint64_t work = 0;
+  for (const size_t depth : options.depths)
+    work += (options.repeats + 1) * (2 * depth + options.prompt + options.new_tokens);
+  Progress progress("measuring", work);
+
+  // Fills the cache up to `depth`.
+  const auto fill = [&](size_t depth) -> Result<> {
+    session->clear();
+    for (size_t at = 0; at < depth; at += 512) {
+      if (interrupted()) return fail("interrupted");
+      VOLVELLE_RETURN_IF_ERROR(session->feed(all.subspan(at, std::min<size_t>(512, depth - at))));
+    }
+    progress.advance(depth);
+    return {};
+  };
+  for (const size_t depth : options.depths) {
+    Measure prefill{"prefill", options.prompt, depth, {}};
+    Measure decode{"decode", options.new_tokens, depth, {}};
+    double bytes = 0;
+    for (size_t repeat = 0; repeat <= options.repeats;
+         ++repeat) {  // the first warms up and is not counted
+      if (options.prompt > 0) {
+        VOLVELLE_RETURN_IF_ERROR(fill(depth));
+        const double before = monotonic_seconds();
+        VOLVELLE_RETURN_IF_ERROR(session->feed(all.subspan(depth, options.prompt)));
+        const double seconds = monotonic_seconds() - before;
+        if (repeat > 0)
+          prefill.tokens_per_s.push_back(static_cast<double>(options.prompt) / seconds);
+        progress.advance(options.prompt);
+      }
+      if (options.new_tokens > 0) {
+        VOLVELLE_RETURN_IF_ERROR(fill(depth));
+        bytes = 0;
+        const double before = monotonic_seconds();
+        for (size_t i = 0; i < options.new_tokens; ++i) {
+          bytes += static_cast<double>(model->weight_bytes_per_token() +
+                                       session->cache_bytes_per_token());
+          VOLVELLE_RETURN_IF_ERROR(session->feed(all.subspan(depth + i, 1)));
+        }
+        const double seconds = monotonic_seconds() - before;
+        if (repeat > 0)
+          decode.tokens_per_s.push_back(static_cast<double>(options.new_tokens) / seconds);
+        progress.advance(options.new_tokens);
+      }
+      if (interrupted()) return fail("interrupted");
+    }
+    if (options.prompt > 0) {
+      std::ranges::sort(prefill.tokens_per_s);
+      prefill.fraction_of_limit =
+          machine.int8 > 0 ? prefill.median() * operations_per_token(*model) / machine.int8 : 0;
+      results.push_back(std::move(prefill));
+    }
+    if (options.new_tokens > 0) {
+      std::ranges::sort(decode.tokens_per_s);
+      const double bytes_per_token = bytes / static_cast<double>(options.new_tokens);
+      decode.fraction_of_limit =
+          machine.read > 0 ? decode.median() * bytes_per_token / machine.read : 0;
+      results.push_back(std::move(decode));
+    }
+  }
+  machine.temperature_end = processor_temperature();
+  machine.clock_end = processor_clock(cpus);
+  const auto memory = memory_use();
+  const uint64_t peak = memory.has_value() ? memory->peak : 0;
+
+  if (options.json) {
+    ordered_json json = {{"model", options.model},
+                         {"threads", pool.threads()},
+                         {"kv", name_of(options.compute.kv)},
+                         {"machine",
+                          {{"cpu", machine.cpu},
+                           {"read_gb_per_s", machine.read / 1e9},
+                           {"int8_gops", machine.int8 / 1e9}}},
+                         {"peak_rss_bytes", peak},
+                         {"load_seconds", load_seconds},
+                         {"results", ordered_json::array()}};
+    const auto told = [&](const char* name, const std::optional<double>& value, double unit) {
+      if (value.has_value()) json["machine"][name] = *value / unit;
+    };
+    told("temperature_start_c", machine.temperature_start, 1);
+    told("temperature_end_c", machine.temperature_end, 1);
+    told("clock_start_ghz", machine.clock_start, 1e9);
+    told("clock_end_ghz", machine.clock_end, 1e9);
+    for (const Measure& result : results) {
+      json["results"].push_back({{"kind", result.kind},
+                                 {"tokens", result.tokens},
+                                 {"depth", result.depth},
+                                 {"tokens_per_s",
+                                  {{"median", result.median()},
+                                   {"min", result.tokens_per_s.front()},
+                                   {"max", result.tokens_per_s.back()}}},
+                                 {"fraction_of_limit", result.fraction_of_limit}});
+    }
+    print("{}\n", to_text(json));
+    return {};
+  }
+  print("{}, {} threads, cache {}\n", printable(model->name()), pool.threads(),
+        name_of(options.compute.kv));
+  print("{}: reads {:.1f} GB/s, {:.0f} int8 GOPS\n", printable(machine.cpu), machine.read / 1e9,
+        machine.int8 / 1e9);
+  const auto change = [](const char* what, const std::optional<double>& from,
+                         const std::optional<double>& to, double unit, const char* name) {
+    if (from.has_value() && to.has_value())
+      print("{} {:.1f} to {:.1f} {}\n", what, *from / unit, *to / unit, name);
+  };
+  change("temperature", machine.temperature_start, machine.temperature_end, 1, "°C");
+  change("clock", machine.clock_start, machine.clock_end, 1e9, "GHz");
+  print("loaded in {:.2f} s, peak memory {}\n\n", load_seconds, format_bytes(peak));
+  print("{:<8} {:>7} {:>7}   {:>9} {:>9} {:>9}   {}\n", "", "tokens", "depth", "median", "min",
+        "max", "of limit");
+  for (const Measure& result : results) {
+    print("{:<8} {:>7} {:>7}   {:>9.1f} {:>9.1f} {:>9.1f}   {:>5.0f} %\n", result.kind,
+          result.tokens, result.depth, result.median(), result.tokens_per_s.front(),
+          result.tokens_per_s.back(), 100 * result.fraction_of_limit);
+  }
+  return {};
+}
+
+}  // namespace
+
+void add_bench_command(Program& program) {
+  const auto options = std::make_shared<BenchOptions>();
+  CLI::App& command =
+      program.add_command({"bench", "Measures speed, and compares it with what the machine can do",
+                           "Examples:\n"
+                           "  volvelle bench model.vvl\n"
+                           "  volvelle bench model.vvl -t 1 -p 0 -n 64 -d 0,1024,4096\n"
+                           "  volvelle bench model.vvl -r 9 --json > bench.json\n\n"
+                           "Tokens a second: the median, least and most of the repeats. The limit "
+                           "of decoding is memory: bytes of packed\n"
+                           "weights and cache that a token reads, against the read bandwidth "
+                           "measured with the same threads. The limit of\n"
+                           "prefill is arithmetic: operations of the linears in blocks, against "
+                           "the int8 peak measured with the same threads."},
+                          [options] { return bench(*options); });
+  BenchOptions& o = *options;
+  constexpr size_t kMost = size_t{1} << 31;
+  add_model_option(command, o.model);
+  command
+      .add_option("-p,--prompt", o.prompt,
+                  "Tokens to prefill (default 512); 0: do not measure that")
+      ->check(CLI::Range(size_t{0}, kMost))
+      ->type_name("N");
+  command
+      .add_option("-n,--new-tokens", o.new_tokens,
+                  "Tokens to decode (default 128); 0: do not measure that")
+      ->check(CLI::Range(size_t{0}, kMost))
+      ->type_name("N");
+  command.add_option("-d,--depths", o.depths, "Tokens in the cache before measuring (default 0)")
+      ->delimiter(',')
+      ->check(CLI::Range(size_t{0}, kMost))
+      ->type_name("DEPTH,…");
+  command.add_option("-r,--repeats", o.repeats, "Times to measure (default 5)")
+      ->check(CLI::Range(1, 1000))
+      ->type_name("N");
+  command.add_flag("--json", o.json, "Write one JSON object");
+  add_compute_options(command, o.compute);
+}
+
+}  // namespace volvelle

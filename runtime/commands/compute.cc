@@ -1,0 +1,82 @@
+#include "runtime/commands/compute.h"
+
+#include <algorithm>
+#include <map>
+
+#include "platforms/cpu.h"
+#include "platforms/interrupt.h"
+
+namespace volvelle {
+
+void add_thread_options(CLI::App& command, ComputeOptions& options) {
+  command
+      .add_option("-t,--threads", options.threads,
+                  "Threads to compute on (default: the cores worth it)")
+      ->check(CLI::Range(size_t{1}, kMaxThreads))
+      ->type_name("N");
+  command
+      .add_option_function<std::string>(
+          "--cpus",
+          [&options](const std::string& text) {
+            Result<std::vector<int>> cpus = parse_cpu_list(text);
+            if (!cpus.has_value()) throw CLI::ValidationError("--cpus", cpus.error().message);
+            options.cpus = *std::move(cpus);
+          },
+          "Cores to keep the threads on, such as 0,2-5; one thread each unless --threads says "
+          "otherwise")
+      ->type_name("LIST");
+}
+
+void add_compute_options(CLI::App& command, ComputeOptions& options) {
+  add_thread_options(command, options);
+  const std::map<std::string, CacheType> kinds = {
+      {"f32", CacheType::kF32}, {"f16", CacheType::kF16}, {"q8", CacheType::kQ8}};
+  command
+      .add_option_function<std::string>(
+          "--kv", [&options, kinds](const std::string& kind) { options.kv = kinds.at(kind); },
+          "Numbers of the cache: f32, f16 or q8 (default q8)")
+      ->check(CLI::IsMember({"f32", "f16", "q8"}))
+      ->type_name("TYPE");
+  command
+      .add_option("--context", options.context,
+                  "Tokens that the cache can hold (default: what is needed)")
+      ->check(CLI::Range(size_t{1}, size_t{1} << 31))
+      ->type_name("N");
+}
+
+void add_model_option(CLI::App& command, std::string& path) {
+  command.add_option("model", path, "The model")->required()->type_name("M.vvl");
+}
+
+Result<ThreadPool> make_pool(const ComputeOptions& options) {
+  size_t threads = options.threads;
+  if (threads == 0)
+    threads = options.cpus.empty() ? default_threads(usable_cpus()) : options.cpus.size();
+  return ThreadPool::make(std::min(threads, kMaxThreads), options.cpus);
+}
+
+const char* name_of(CacheType type) {
+  return type == CacheType::kF32 ? "f32" : type == CacheType::kF16 ? "f16" : "q8";
+}
+
+const char* name_of(TensorType type) {
+  return type == TensorType::kF32 ? "f32" : type == TensorType::kQ8 ? "q8" : "q4";
+}
+
+Result<std::span<const float>> prefill(const Model& model, Session& session,
+                                       std::span<const int32_t> tokens) {
+  constexpr size_t kStep = 512;
+  VOLVELLE_RETURN_IF_ERROR(model.check_tokens(tokens));
+  if (tokens.size() > session.context() - session.tokens())
+    return session.feed(tokens);  // says what does not fit
+  Progress progress("reading the prompt", tokens.size());
+  for (size_t first = 0; first + kStep < tokens.size(); first += kStep) {
+    VOLVELLE_RETURN_IF_ERROR(session.feed(tokens.subspan(first, kStep)));
+    if (interrupted()) return fail("interrupted");
+    progress.update(first + kStep);
+  }
+  const size_t rest = tokens.empty() ? 0 : (tokens.size() - 1) / kStep * kStep;
+  return session.feed(tokens.subspan(rest));
+}
+
+}  // namespace volvelle

@@ -1,0 +1,45 @@
+// What commands that run a model share: the options of computing, and opening a model with them.
+
+#ifndef VOLVELLE_RUNTIME_COMMANDS_COMPUTE_H_
+#define VOLVELLE_RUNTIME_COMMANDS_COMPUTE_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "platforms/thread_pool.h"
+#include "runtime/commands/program.h"
+#include "runtime/model.h"
+#include "runtime/session.h"
+
+namespace volvelle {
+
+struct ComputeOptions {
+  CacheType kv = CacheType::kQ8;
+  size_t threads = 0;     // 0: one for each core worth computing on
+  std::vector<int> cpus;  // empty: wherever the system puts the threads
+  size_t context = 0;     // 0: what the command needs
+};
+
+// -t/--threads and --cpus.
+void add_thread_options(CLI::App& command, ComputeOptions& options);
+
+// Those, --kv and --context.
+void add_compute_options(CLI::App& command, ComputeOptions& options);
+
+// The positional M.vvl that every such command begins with.
+void add_model_option(CLI::App& command, std::string& path);
+
+Result<ThreadPool> make_pool(const ComputeOptions& options);
+
+const char* name_of(CacheType type);   // "f32", "f16", "q8"
+const char* name_of(TensorType type);  // "f32", "q8", "q4"
+
+// Feeds `tokens`, a few hundred at a time so that Ctrl-C is heard and progress is shown, and
+// returns the logits that follow the last. Whether all of them fit is checked first.
+Result<std::span<const float>> prefill(const Model& model, Session& session,
+                                       std::span<const int32_t> tokens);
+
+}  // namespace volvelle
+
+#endif  // VOLVELLE_RUNTIME_COMMANDS_COMPUTE_H_

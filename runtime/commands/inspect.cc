@@ -1,0 +1,332 @@
+// volvelle inspect
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "platforms/interrupt.h"
+#include "runtime/commands/compute.h"
+#include "runtime/commands/runtime_commands.h"
+
+namespace volvelle {
+namespace {
+
+using nlohmann::ordered_json;
+
+struct InspectOptions {
+  std::string model;
+  bool json = false, verify = false;
+};
+
+// The largest difference between what the dials give in float and amplitude * (cos, sin)(position *
+// frequency) in long double, over the first and last positions and both sides of the seams between
+// coarse rows.
+double dial_error(const Rotary& rotary) {
+  const Dial& dial = rotary.dial;
+  constexpr size_t kMostSeams = 256;
+  std::vector<uint32_t> positions = {0};
+  const auto add = [&](size_t position) {
+    if (position < dial.positions()) positions.push_back(static_cast<uint32_t>(position));
+  };
+  add(1);
+  add(dial.positions() / 2);
+  add(dial.positions() - 1);
+  const size_t step = std::max<size_t>(1, dial.coarse_rows / kMostSeams);
+  for (size_t row = 1; row < dial.coarse_rows; row += step) {
+    for (size_t i = 0; i < 3; ++i) add(row * dial.fine_rows + i - 1);
+  }
+  std::vector<float> rows(positions.size() * dial.width());
+  read_dial(dial, positions, rows.data());
+  long double worst = 0;
+  for (size_t i = 0; i < positions.size(); ++i) {
+    const float* row = &rows[i * dial.width()];
+    for (size_t plane = 0; plane < dial.planes; ++plane) {
+      const long double angle = static_cast<long double>(positions[i]) * rotary.frequencies[plane];
+      const long double scale = rotary.amplitude;
+      worst = std::max({worst, std::abs(row[plane] - scale * std::cos(angle)),
+                        std::abs(row[dial.planes + plane] - scale * std::sin(angle))});
+    }
+  }
+  return static_cast<double>(worst);
+}
+
+ordered_json describe_position(const Position& position) {
+  const auto* rotary = std::get_if<Rotary>(&position.scheme);
+  if (rotary == nullptr) return {{"scheme", "none"}};
+  const Dial& dial = rotary->dial;
+  ordered_json scaling = {{"kind", rotary->scaling.kind}, {"factor", rotary->scaling.factor}};
+  if (rotary->scaling.original_context > 0)
+    scaling["original_context"] = rotary->scaling.original_context;
+  return {{"scheme", "rotary"},
+          {"pairing", rotary->pairing == Pairing::kHalf ? "half" : "interleaved"},
+          {"width", dial.width()},
+          {"base", rotary->base},
+          {"scaling", std::move(scaling)},
+          {"amplitude", rotary->amplitude},
+          {"positions", dial.positions()},
+          {"coarse_rows", dial.coarse_rows},
+          {"fine_rows", dial.fine_rows},
+          {"bytes", (dial.coarse_rows + dial.fine_rows) * dial.width() * sizeof(float)},
+          {"max_error", dial_error(*rotary)}};
+}
+
+const char* name_of(Activation activation) {
+  switch (activation) {
+    case Activation::kSilu:
+      return "silu";
+    case Activation::kGeluErf:
+      return "gelu_erf";
+    case Activation::kGeluTanh:
+      return "gelu_tanh";
+  }
+  return "";
+}
+
+// Which of the model's positions a block turns by; -1: none.
+int position_of(const Model& model, const Block& block) {
+  const auto& positions = model.positions();
+  for (size_t i = 0; i < positions.size(); ++i) {
+    const auto* rotary = std::get_if<Rotary>(&positions[i].scheme);
+    if (rotary != nullptr && rotary == block.attention.rotary) return static_cast<int>(i);
+  }
+  return -1;
+}
+
+ordered_json describe_block(const Model& model, const Block& block) {
+  const Attention& attention = block.attention;
+  const FeedForward& feed_forward = block.feed_forward;
+  const int position = position_of(model, block);
+  return {{"position", position < 0 ? ordered_json(nullptr) : ordered_json(position)},
+          {"query_heads", attention.query_heads},
+          {"kv_heads", attention.kv_heads},
+          {"head_dim", attention.head_dim},
+          {"scale", attention.scale},
+          {"window", attention.window},
+          {"soft_cap", attention.soft_cap},
+          {"attention_bias", attention.qkv.bias != nullptr},
+          {"query_key_norms", attention.query_norm.has_value()},
+          {"feed_forward_width", feed_forward.down.weight->columns},
+          {"activation", name_of(feed_forward.activation)},
+          {"weights", volvelle::name_of(attention.qkv.weight->type)}};
+}
+
+struct Sizes {
+  ordered_json by_part, by_type;
+};
+
+Sizes sizes_of(const Model& model) {
+  std::set<const Tensor*> counted;
+  const auto bytes = [&](const Tensor* tensor) -> uint64_t {
+    return tensor != nullptr && counted.insert(tensor).second ? tensor->bytes() : 0;
+  };
+  const Stack& stack = model.decoder();
+  const uint64_t embedding = bytes(stack.embedding);
+  const uint64_t head = bytes(stack.head.weight);
+  uint64_t attention = 0, feed_forward = 0, rest = 0, dials = 0;
+  for (const Block& block : stack.blocks) {
+    attention += bytes(block.attention.qkv.weight) + bytes(block.attention.output.weight);
+    feed_forward +=
+        bytes(block.feed_forward.gate_up.weight) + bytes(block.feed_forward.down.weight);
+  }
+  std::map<std::string, uint64_t> types;
+  for (const Tensor& tensor : model.tensors()) {
+    rest += bytes(&tensor);
+    types[volvelle::name_of(tensor.type)] += tensor.bytes();
+  }
+  for (const Position& position : model.positions()) {
+    if (const auto* rotary = std::get_if<Rotary>(&position.scheme)) {
+      dials += (rotary->dial.coarse_rows + rotary->dial.fine_rows) * rotary->dial.width() *
+               sizeof(float);
+    }
+  }
+  uint64_t tokenizer = 0;
+  if (model.tokenizer() != nullptr) {
+    const TokenizerSpec& spec = model.tokenizer()->spec();
+    tokenizer = spec.piece_ends.size_bytes() + spec.piece_bytes.size() + spec.merges.size_bytes();
+    for (const ChatTemplate& chat : spec.chat_templates) tokenizer += chat.text.size();
+  }
+  Sizes sizes;
+  sizes.by_part = {{"embedding", embedding},       {"attention", attention},
+                   {"feed_forward", feed_forward}, {"head", head},
+                   {"norms_and_biases", rest},     {"positions", dials},
+                   {"tokenizer", tokenizer},       {"table", model.table_bytes()}};
+  sizes.by_type = ordered_json::object();
+  for (const auto& [type, sum] : types) sizes.by_type[type] = sum;
+  return sizes;
+}
+
+ordered_json describe_tokenizer(const Model& model) {
+  if (model.tokenizer() == nullptr) return nullptr;
+  const Tokenizer& tokenizer = *model.tokenizer();
+  const TokenizerSpec& spec = tokenizer.spec();
+  ordered_json templates = ordered_json::array();
+  for (const ChatTemplate& chat : spec.chat_templates) templates.push_back(chat.name);
+  return {{"model", file::EnumNameTokenizerModel(spec.model)},
+          {"vocabulary", spec.vocabulary()},
+          {"merges", spec.merges.size()},
+          {"added", spec.added.size()},
+          {"byte_fallback", spec.byte_fallback},
+          {"prefix", spec.prefix},
+          {"suffix", spec.suffix},
+          {"bos", spec.bos < 0 ? ordered_json(nullptr) : ordered_json(spec.bos)},
+          {"eos", spec.eos},
+          {"chat_templates", std::move(templates)}};
+}
+
+ordered_json describe(const Model& model, bool verified) {
+  const Stack& stack = model.decoder();
+  const Generation& generation = model.generation();
+  Sizes sizes = sizes_of(model);
+  ordered_json json = {{"file", model.path()},
+                       {"name", model.name()},
+                       {"family", model.family()},
+                       {"origin", model.origin()},
+                       {"licence", model.licence()},
+                       {"context", stack.context},
+                       {"trained_context", stack.trained_context},
+                       {"vocabulary", model.vocabulary()},
+                       {"width", stack.width},
+                       {"tied_head", stack.embedding == stack.head.weight},
+                       {"positions", ordered_json::array()},
+                       {"blocks", ordered_json::array()},
+                       {"tokenizer", describe_tokenizer(model)},
+                       {"generation",
+                        {{"eos", generation.eos},
+                         {"sample", generation.sample},
+                         {"temperature", generation.temperature},
+                         {"top_k", generation.top_k},
+                         {"top_p", generation.top_p},
+                         {"min_p", generation.min_p},
+                         {"repetition_penalty", generation.repetition_penalty}}},
+                       {"sizes",
+                        {{"file", model.file_bytes()},
+                         {"by_part", std::move(sizes.by_part)},
+                         {"by_type", std::move(sizes.by_type)},
+                         {"weights_per_token", model.weight_bytes_per_token()}}},
+                       {"weights_verified", verified}};
+  for (const Position& position : model.positions())
+    json["positions"].push_back(describe_position(position));
+  for (const Block& block : stack.blocks) json["blocks"].push_back(describe_block(model, block));
+  return json;
+}
+
+std::string position_line(const ordered_json& position) {
+  if (position["scheme"] == "none") return "none: order is known from the mask alone";
+  std::string scaling = position["scaling"]["kind"].get<std::string>();
+  if (scaling != "none")
+    scaling += std::format(" by {}", position["scaling"]["factor"].get<double>());
+  return std::format(
+      "rotary, {} pairing, width {}, base {}, scaling {}\n              dials {} + {} rows for {} "
+      "positions, "
+      "{}, error at most {:.2g}",
+      position["pairing"].get<std::string>(), position["width"].get<size_t>(),
+      position["base"].get<double>(), scaling, position["coarse_rows"].get<size_t>(),
+      position["fine_rows"].get<size_t>(), format_count(position["positions"].get<uint64_t>()),
+      format_bytes(position["bytes"].get<uint64_t>()), position["max_error"].get<double>());
+}
+
+std::string block_line(const ordered_json& block) {
+  std::string line =
+      std::format("{} query heads, {} key/value heads of {}", block["query_heads"].get<size_t>(),
+                  block["kv_heads"].get<size_t>(), block["head_dim"].get<size_t>());
+  if (block["attention_bias"].get<bool>()) line += ", biases";
+  if (block["query_key_norms"].get<bool>()) line += ", query and key norms";
+  if (const auto window = block["window"].get<size_t>(); window > 0)
+    line += std::format(", window {}", window);
+  line += std::format(", feed-forward {} {}", block["feed_forward_width"].get<size_t>(),
+                      block["activation"].get<std::string>());
+  line += block["position"].is_null() ? ", no position"
+                                      : std::format(", position {}", block["position"].get<int>());
+  return line + ", weights " + block["weights"].get<std::string>();
+}
+
+void print_table(const ordered_json& json) {
+  const auto line = [](const char* what, const std::string& text) {
+    print("{:<12}  {}\n", what, text);
+  };
+  const auto said = [](const ordered_json& text) {
+    const auto value = text.get<std::string>();
+    return value.empty() ? std::string("-") : printable(value);
+  };
+  line("name", said(json["name"]));
+  line("family", said(json["family"]));
+  line("origin", said(json["origin"]));
+  line("licence", said(json["licence"]));
+  line("context",
+       std::format("{} tokens, trained for {}", format_count(json["context"].get<uint64_t>()),
+                   format_count(json["trained_context"].get<uint64_t>())));
+  line("vocabulary",
+       std::format("{}, width {}{}", format_count(json["vocabulary"].get<uint64_t>()),
+                   json["width"].get<size_t>(),
+                   json["tied_head"].get<bool>() ? ", head shared with the embedding" : ""));
+  for (size_t i = 0; i < json["positions"].size(); ++i) {
+    line(std::format("position {}", i).c_str(), position_line(json["positions"][i]));
+  }
+  const ordered_json& blocks = json["blocks"];
+  for (size_t first = 0; first < blocks.size();) {  // equal neighbours on one line
+    size_t last = first;
+    while (last + 1 < blocks.size() && blocks[last + 1] == blocks[first]) ++last;
+    line((first == last ? std::format("block {}", first) : std::format("blocks {}-{}", first, last))
+             .c_str(),
+         block_line(blocks[first]));
+    first = last + 1;
+  }
+  if (const ordered_json& tokenizer = json["tokenizer"]; tokenizer.is_null()) {
+    line("tokenizer", "none");
+  } else {
+    line("tokenizer",
+         std::format("{}, {} pieces, {} merges, {} added, {} chat templates",
+                     tokenizer["model"].get<std::string>(),
+                     format_count(tokenizer["vocabulary"].get<uint64_t>()),
+                     format_count(tokenizer["merges"].get<uint64_t>()),
+                     tokenizer["added"].get<size_t>(), tokenizer["chat_templates"].size()));
+  }
+  line("file", format_bytes(json["sizes"]["file"].get<uint64_t>()));
+  for (const auto& [part, bytes] : json["sizes"]["by_part"].items()) {
+    print("  {:<18} {:>9}\n", part, format_bytes(bytes.get<uint64_t>()));
+  }
+  for (const auto& [type, bytes] : json["sizes"]["by_type"].items()) {
+    print("  {:<18} {:>9}\n", "weights in " + type, format_bytes(bytes.get<uint64_t>()));
+  }
+  if (json["weights_verified"].get<bool>()) print("every checksum is right\n");
+}
+
+Result<> inspect(const InspectOptions& options) {
+  VOLVELLE_ASSIGN_OR_RETURN(const std::shared_ptr<const Model> model, Model::load(options.model));
+  if (options.verify) {
+    Progress progress("verifying", model->file_bytes());
+    for (const Tensor& tensor : model->tensors()) {
+      if (interrupted()) return fail("interrupted");
+      VOLVELLE_RETURN_IF_ERROR(model->verify_checksums(tensor));
+      progress.advance(tensor.bytes());
+    }
+  }
+  const ordered_json json = describe(*model, options.verify);
+  if (options.json) {
+    print("{}\n", to_text(json, 2));
+  } else {
+    print_table(json);
+  }
+  return {};
+}
+
+}  // namespace
+
+void add_inspect_command(Program& program) {
+  const auto options = std::make_shared<InspectOptions>();
+  CLI::App& command = program.add_command(
+      {"inspect", "Says what is in a file",
+       "Examples:\n"
+       "  volvelle inspect model.vvl\n"
+       "  volvelle inspect model.vvl --verify\n"
+       "  volvelle inspect model.vvl --json\n\n"
+       "The error of a rotary position is the largest difference between what its dials give and "
+       "cosines and sines in\n"
+       "long double, at both sides of the seams between coarse rows and at the ends."},
+      [options] { return inspect(*options); });
+  add_model_option(command, options->model);
+  command.add_flag("--json", options->json, "Write one JSON object");
+  command.add_flag("--verify", options->verify, "Read all weights and check their checksums");
+}
+
+}  // namespace volvelle

@@ -1,0 +1,116 @@
+// volvelle logits
+
+#include <algorithm>
+#include <optional>
+
+#include "platforms/interrupt.h"
+#include "platforms/output_file.h"
+#include "runtime/commands/compute.h"
+#include "runtime/commands/runtime_commands.h"
+
+namespace volvelle {
+namespace {
+
+struct LogitsOptions {
+  std::string model, tokens, output;
+  std::optional<std::string> text;
+  size_t chunk = 512;
+  size_t first_position = 0;
+  ComputeOptions compute;
+};
+
+// The start of an .npy file, version 1.0, of a float32 matrix. The whole is padded to a multiple of
+// 64 bytes, so that the data may be mapped. Format: numpy.lib.format.
+std::string npy_header(size_t rows, size_t columns) {
+  std::string fields =
+      std::format("{{'descr': '<f4', 'fortran_order': False, 'shape': ({}, {}), }}", rows, columns);
+  constexpr size_t kPrefixBytes = 10, kAlignment = 64;
+  fields.append((2 * kAlignment - (kPrefixBytes + fields.size() + 1) % kAlignment) % kAlignment,
+                ' ');
+  fields += '\n';
+  std::string header("\x93NUMPY\x01\x00", 8);
+  header += static_cast<char>(fields.size() & 0xff);
+  header += static_cast<char>(fields.size() >> 8);
+  return header + fields;
+}
+
+Result<> write_logits(const LogitsOptions& options) {
+  VOLVELLE_ASSIGN_OR_RETURN(const std::shared_ptr<const Model> model, Model::load(options.model));
+  std::vector<int32_t> tokens;
+  if (options.text.has_value()) {
+    if (model->tokenizer() == nullptr) {
+      return fail("{}: the file has no tokenizer for a text; give --tokens", model->path());
+    }
+    VOLVELLE_ASSIGN_OR_RETURN(tokens, model->tokenizer()->encode(*options.text));
+    if (tokens.empty()) return fail("the text is empty; give some");
+  } else {
+    VOLVELLE_ASSIGN_OR_RETURN(tokens, parse_tokens(options.tokens));
+  }
+  VOLVELLE_RETURN_IF_ERROR(model->check_tokens(tokens));
+
+  SessionOptions session_options{.cache = options.compute.kv,
+                                 .context = options.compute.context,
+                                 .chunk = options.chunk,
+                                 .first_position = options.first_position};
+  if (session_options.context == 0) session_options.context = tokens.size();
+  VOLVELLE_ASSIGN_OR_RETURN(ThreadPool pool, make_pool(options.compute));
+  VOLVELLE_ASSIGN_OR_RETURN(const std::unique_ptr<Session> session,
+                            Session::open(model, pool, session_options));
+
+  std::optional<OutputFile> file;
+  if (options.output != "-") {
+    VOLVELLE_ASSIGN_OR_RETURN(file, OutputFile::create(options.output, {.overwrite = true}));
+  }
+  const auto write = [&](std::span<const std::byte> bytes) -> Result<> {
+    if (file.has_value()) return file->append(bytes);
+    print(std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
+    return {};
+  };
+  const std::string header = npy_header(tokens.size(), model->vocabulary());
+  Progress progress("computing", tokens.size());
+  bool begun = false;
+  VOLVELLE_RETURN_IF_ERROR(session->feed_all(
+      tokens, [&](size_t first, size_t rows, std::span<const float> logits) -> Result<> {
+        if (interrupted()) return fail("interrupted");
+        if (!std::exchange(begun, true))
+          VOLVELLE_RETURN_IF_ERROR(write(std::as_bytes(std::span(header))));
+        progress.update(first + rows);
+        return write(std::as_bytes(logits));
+      }));
+  if (file.has_value()) return file->commit();
+  return {};
+}
+
+}  // namespace
+
+void add_logits_command(Program& program) {
+  const auto options = std::make_shared<LogitsOptions>();
+  CLI::App& command = program.add_command(
+      {"logits", "Writes the logits after every token",
+       "Examples:\n"
+       "  volvelle logits model.vvl --tokens 1,2,3 -o logits.npy\n"
+       "  volvelle logits model.vvl --tokens @ids.txt --chunk 1 --kv f32 -o decoded.npy\n"
+       "  volvelle logits model.vvl -p \"Hello\" -o - | python3 -c \"import sys, numpy; ...\"\n\n"
+       "The output is a NumPy file of float32 [tokens, vocabulary]. --chunk 1 feeds one token at a "
+       "time, as decoding\n"
+       "does; --first-position P begins at position P with an empty cache."},
+      [options] { return write_logits(*options); });
+  LogitsOptions& o = *options;
+  add_model_option(command, o.model);
+  CLI::App& input = *command.add_option_group("input")->require_option(1);
+  add_text_option(input, o.text);
+  add_tokens_option(input, o.tokens);
+  command.add_option("-o,--output", o.output, "The .npy file to write; - is standard output")
+      ->required()
+      ->type_name("OUT.npy");
+  command
+      .add_option("--chunk", o.chunk, "Tokens that go through the model at a time (default 512)")
+      ->check(CLI::Range(1, 65536))
+      ->type_name("N");
+  command
+      .add_option("--first-position", o.first_position, "Position of the first token (default 0)")
+      ->type_name("P");
+  add_compute_options(command, o.compute);
+}
+
+}  // namespace volvelle
