@@ -152,8 +152,11 @@ Result<void> PreTokenizer::apply(std::string_view text, bool at_start, Words& wo
           for (const TextRange& range : ranges)
             next.add(word.substr(range.begin, range.end - range.begin));
           break;
+        case PreTokenizerKind::prefix_space:
+          if (!word.starts_with(' ')) next.text += ' ';
+          next.add(word);
+          break;
         case PreTokenizerKind::byte_level:
-          if (step.prefix_space && !word.starts_with(' ')) next.text += byte_characters().text[' '];
           for (const char byte : word)
             next.text += byte_characters().text[static_cast<unsigned char>(byte)];
           next.ends.push_back(next.text.size());

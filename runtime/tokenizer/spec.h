@@ -49,7 +49,6 @@ struct PreTokenizerStep {
   bool literal = false;
   bool invert = false;
   SplitBehavior behavior = SplitBehavior::isolated;
-  bool prefix_space = false;
   std::string text;
   PrependScheme prepend = PrependScheme::never;
   bool split = false;

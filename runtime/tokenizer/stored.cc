@@ -68,10 +68,9 @@ Result<flatbuffers::Offset<file::Tokenizer>> store_tokenizer(
   }
   std::vector<flatbuffers::Offset<file::PreTokenizerStep>> pre_tokenizers;
   for (const PreTokenizerStep& step : spec.pre_tokenizers) {
-    pre_tokenizers.push_back(
-        file::CreatePreTokenizerStep(builder, step.kind, builder.CreateString(step.pattern),
-                                     step.literal, step.invert, step.behavior, step.prefix_space,
-                                     builder.CreateString(step.text), step.prepend, step.split));
+    pre_tokenizers.push_back(file::CreatePreTokenizerStep(
+        builder, step.kind, builder.CreateString(step.pattern), step.literal, step.invert,
+        step.behavior, builder.CreateString(step.text), step.prepend, step.split));
   }
   std::vector<flatbuffers::Offset<file::DecoderStep>> decoders;
   for (const DecoderStep& step : spec.decoders) {
@@ -136,8 +135,8 @@ Result<TokenizerSpec> view_tokenizer(const file::Tokenizer& table, const Segment
       VOLVELLE_RETURN_IF_ERROR(
           check_enum("pre_tokenizers.prepend", step->prepend(), PrependScheme::MAX));
       spec.pre_tokenizers.push_back({step->kind(), text(step->pattern()), step->literal(),
-                                     step->invert(), step->behavior(), step->prefix_space(),
-                                     text(step->text()), step->prepend(), step->split()});
+                                     step->invert(), step->behavior(), text(step->text()),
+                                     step->prepend(), step->split()});
     }
   }
   if (table.decoders() != nullptr) {

@@ -1,7 +1,7 @@
 #include "runtime/tokenizer/tokenizer.h"
 
 #include <algorithm>
-#include <array>
+#include <unordered_map>
 #include <utility>
 
 #include "runtime/tokenizer/added_tokens.h"
@@ -108,7 +108,8 @@ Result<void> check_steps(const TokenizerSpec& spec) {
   for (const PreTokenizerStep& step : spec.pre_tokenizers) {
     if (!is_utf8(step.pattern) || !is_utf8(step.text))
       return fail("pre_tokenizers: a text is not UTF-8");
-    if (step.kind == PreTokenizerKind::byte_level) encoding *= step.prefix_space ? 4 : 2;
+    if (step.kind == PreTokenizerKind::byte_level) encoding *= 2;
+    if (step.kind == PreTokenizerKind::prefix_space) encoding *= 2;
     if (step.kind == PreTokenizerKind::metaspace)
       encoding *= 2.0 * static_cast<double>(step.text.size());
   }
@@ -140,6 +141,8 @@ struct Tokenizer::Parts {
   AddedTokens raw_added;         // looked for before normalising
   AddedTokens normalized_added;  // and after
   std::vector<bool> special;     // [vocabulary]
+  // Added tokens that are looked for in normalized text decode to their normalized form.
+  std::unordered_map<int32_t, std::string> spellings;
 
   Result<void> build();
   Result<void> encode_section(std::string_view raw, bool at_start, bool recognise_added,
@@ -166,6 +169,7 @@ Result<void> Tokenizer::Parts::build() {
         raw_added.add(std::string(text), token);
       } else {
         VOLVELLE_ASSIGN_OR_RETURN(std::string normalized, normalizer.apply(text));
+        if (normalized != text) spellings[static_cast<int32_t>(token.id())] = normalized;
         normalized_added.add(std::move(normalized), token);
       }
     }
@@ -251,8 +255,7 @@ Result<std::vector<int32_t>> Tokenizer::encode(std::string_view text, EncodeOpti
 std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special) const {
   Decoder decoder(parts_->spec.decoders, false);
   for (const int32_t id : ids) {
-    const std::string_view text = piece(id);
-    if (!text.empty() && !(skip_special && is_special(id))) decoder.push(text);
+    if (const std::string_view text = shown(id, skip_special); !text.empty()) decoder.push(text);
   }
   decoder.finish();
   return std::move(decoder.text());
@@ -263,6 +266,12 @@ size_t Tokenizer::vocabulary() const { return parts_->spec.vocabulary(); }
 std::string_view Tokenizer::piece(int32_t id) const {
   if (id < 0 || static_cast<size_t>(id) >= vocabulary()) return {};
   return parts_->spec.piece(static_cast<size_t>(id));
+}
+
+std::string_view Tokenizer::shown(int32_t id, bool skip_special) const {
+  if (skip_special && is_special(id)) return {};
+  const auto spelling = parts_->spellings.find(id);
+  return spelling == parts_->spellings.end() ? piece(id) : std::string_view(spelling->second);
 }
 
 std::optional<int32_t> Tokenizer::find(std::string_view piece) const {
@@ -290,8 +299,8 @@ IncrementalDecoder& IncrementalDecoder::operator=(IncrementalDecoder&&) noexcept
 IncrementalDecoder::~IncrementalDecoder() = default;
 
 std::string IncrementalDecoder::push(int32_t id) {
-  const std::string_view piece = state_->tokenizer->piece(id);
-  if (piece.empty() || (state_->skip_special && state_->tokenizer->is_special(id))) return {};
+  const std::string_view piece = state_->tokenizer->shown(id, state_->skip_special);
+  if (piece.empty()) return {};
   Decoder& decoder = state_->decoder;
   decoder.push(piece);
   if (decoder.inside_character() || decoder.text().ends_with(kReplacementCharacter)) return {};

@@ -49,7 +49,12 @@ class Tokenizer {
   const TokenizerSpec& spec() const;
 
  private:
+  friend class IncrementalDecoder;
   struct Parts;
+
+  // What decoding starts from: the piece of `id`, "" if it is to be skipped.
+  std::string_view shown(int32_t id, bool skip_special) const;
+
   explicit Tokenizer(std::unique_ptr<const Parts> parts);
   std::unique_ptr<const Parts> parts_;
 };
