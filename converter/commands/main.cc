@@ -1,1 +1,11 @@
-int main() { return 0; }
+// The whole program: the runtime's commands and the converter's.
+
+#include "converter/commands/convert.h"
+#include "runtime/commands/program.h"
+
+int main(int argc, char** argv) {
+  volvelle::Program program;
+  volvelle::add_runtime_commands(program);
+  volvelle::add_convert_command(program);
+  return program.run(argc, argv);
+}

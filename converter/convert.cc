@@ -1,0 +1,192 @@
+#include "converter/convert.h"
+
+#include <algorithm>
+#include <format>
+#include <span>
+#include <utility>
+
+#include "converter/positions/rotary.h"
+#include "converter/recipe.h"
+#include "converter/source.h"
+#include "converter/table.h"
+#include "converter/weights.h"
+#include "converter/writer.h"
+#include "platforms/clock.h"
+#include "platforms/thread_pool.h"
+
+namespace volvelle {
+namespace {
+
+// Rows that are looked up need more than four bits, and so does a head of its own, whose errors go
+// straight into the logits.
+file::TensorType stored_type(recipe::Use use, WeightType weights) {
+  if (use == recipe::Use::kVector || weights == WeightType::kF32) return file::TensorType::f32;
+  return use == recipe::Use::kLinear && weights == WeightType::kQ4 ? file::TensorType::q4
+                                                                   : file::TensorType::q8;
+}
+
+const char* part_of(const recipe::Tensor& tensor) {
+  switch (tensor.use) {
+    case recipe::Use::kVector:
+      return "norms and biases";
+    case recipe::Use::kLinear:
+      return "linears";
+    case recipe::Use::kEmbedding:
+      return "embedding";
+    case recipe::Use::kHead:
+      return "head";
+  }
+  return "";
+}
+
+std::string position_text(const RotaryPlan& plan) {
+  std::string text = std::format("rotary, base {}, width {}, {} pairs", plan.base, plan.width,
+                                 plan.pairing == Pairing::kHalf ? "half" : "interleaved");
+  if (plan.scaling == RotaryScalingKind::kLlama3) {
+    text += std::format(", llama3 scaling by {}", plan.llama3.factor);
+  }
+  return text;
+}
+
+std::vector<ConvertReport::Layers> describe_layers(const recipe::Model& model) {
+  std::vector<ConvertReport::Layers> groups;
+  for (uint64_t layer = 0; layer < model.blocks.size(); ++layer) {
+    const recipe::Attention& attention = model.blocks[layer].attention;
+    ConvertReport::Layers one{layer, layer, "none", "causal"};
+    if (attention.position >= 0) one.position = position_text(model.positions[attention.position]);
+    if (attention.window != 0) one.mask += std::format(", window {}", attention.window);
+    if (!groups.empty() && groups.back().position == one.position &&
+        groups.back().mask == one.mask) {
+      groups.back().last = layer;
+    } else {
+      groups.push_back(std::move(one));
+    }
+  }
+  return groups;
+}
+
+void add_part(ConvertReport& report, const std::string& name, const std::string& type,
+              uint64_t bytes) {
+  for (ConvertReport::Part& part : report.parts) {
+    if (part.name == name && part.type == type) {
+      part.bytes += bytes;
+      return;
+    }
+  }
+  report.parts.push_back({name, type, bytes});
+}
+
+Result<std::vector<StoredDials>> write_dials(const recipe::Model& model, uint64_t context,
+                                             ModelWriter& writer, ConvertReport& report) {
+  std::vector<StoredDials> dials;
+  for (const RotaryPlan& plan : model.positions) {
+    StoredDials stored{.tables = bake(plan, context)};
+    VOLVELLE_ASSIGN_OR_RETURN(stored.coarse,
+                              writer.write_segment(std::as_bytes(std::span(stored.tables.coarse))));
+    VOLVELLE_ASSIGN_OR_RETURN(stored.fine,
+                              writer.write_segment(std::as_bytes(std::span(stored.tables.fine))));
+    add_part(report, "positions", "f32", stored.coarse.bytes() + stored.fine.bytes());
+    dials.push_back(std::move(stored));
+  }
+  return dials;
+}
+
+Result<std::vector<StoredTensor>> write_weights(const recipe::Model& model,
+                                                const TensorSource& source,
+                                                const ConvertOptions& options,
+                                                const ThreadPool& threads, ModelWriter& writer,
+                                                ConvertReport& report) {
+  uint64_t total = 0, done = 0, bytes = 0;
+  for (const recipe::Tensor& tensor : model.tensors) {
+    const file::TensorType type = stored_type(tensor.use, options.weights);
+    total += tensor.rows * tensor.columns;
+    bytes += data_bytes(type, tensor.rows, tensor.columns) +
+             scale_bytes(type, tensor.rows, tensor.columns);
+  }
+  report.parameters = total;
+  VOLVELLE_RETURN_IF_ERROR(writer.expect(bytes));
+
+  std::vector<StoredTensor> stored;
+  for (const recipe::Tensor& tensor : model.tensors) {
+    const file::TensorType type = stored_type(tensor.use, options.weights);
+    const auto progress = [&](uint64_t elements) { options.progress(done += elements, total); };
+    VOLVELLE_ASSIGN_OR_RETURN(StoredTensor one,
+                              write_tensor(tensor, type, source, threads, writer, progress));
+    add_part(report, part_of(tensor), file::EnumNameTensorType(type), one.bytes());
+    stored.push_back(one);
+  }
+  return stored;
+}
+
+void drop_scaling(recipe::Model& model, ConvertReport& report) {
+  for (RotaryPlan& plan : model.positions) {
+    if (plan.scaling == RotaryScalingKind::kNone) continue;
+    plan.scaling = RotaryScalingKind::kNone;
+    plan.llama3 = {};
+    plan.divisors.clear();
+    report.notices.push_back("the checkpoint's own scaling of positions is left out");
+  }
+}
+
+Result<uint64_t> choose_context(const ConvertOptions& options, const recipe::Model& model,
+                                ConvertReport& report) {
+  const uint64_t trained = model.trained_context;
+  const uint64_t context = options.context.value_or(trained);
+  if (context == 0 || context > kMaxContext) {
+    return fail("--context {}: must be from 1 to {}", context, kMaxContext);
+  }
+  if (context > trained) {
+    report.notices.push_back(
+        std::format("the model was trained for {} positions; the tables reach {}, beyond which "
+                    "nothing scales them",
+                    trained, context));
+  }
+  return context;
+}
+
+}  // namespace
+
+Result<ConvertReport> convert(const ConvertOptions& options, const ThreadPool& threads) {
+  const double start = monotonic_seconds();
+  ConvertReport report;
+  VOLVELLE_ASSIGN_OR_RETURN(OpenedSource opened, open_source(options.source, options.ignored_keys));
+  VOLVELLE_ASSIGN_OR_RETURN(recipe::Model model, describe(*opened.family, opened.checkpoint));
+  if (options.drop_scaling) drop_scaling(model, report);
+  VOLVELLE_ASSIGN_OR_RETURN(const uint64_t context, choose_context(options, model, report));
+
+  report.name = opened.name;
+  report.origin = opened.origin;
+  report.family = opened.family->name;
+  report.licence = opened.licence;
+  report.width = model.width;
+  report.vocabulary = model.vocabulary;
+  report.layer_count = model.blocks.size();
+  report.context = context;
+  report.trained_context = model.trained_context;
+  report.tied = model.head.weight == model.embedding;
+  report.layers = describe_layers(model);
+  if (!report.tied && options.weights == WeightType::kQ4) {
+    report.notices.push_back("the head is no copy of the embedding; it is stored as q8");
+  }
+
+  VOLVELLE_ASSIGN_OR_RETURN(ModelWriter writer, ModelWriter::create(options.output, options.force));
+  VOLVELLE_ASSIGN_OR_RETURN(
+      const std::vector<StoredTensor> tensors,
+      write_weights(model, opened.checkpoint.source(), options, threads, writer, report));
+  VOLVELLE_ASSIGN_OR_RETURN(const std::vector<StoredDials> dials,
+                            write_dials(model, context, writer, report));
+
+  flatbuffers::FlatBufferBuilder builder;
+  flatbuffers::Offset<file::Tokenizer> tokenizer;
+  const About about{report.name, report.origin, report.family, report.licence};
+  build_table(about, model, tensors, dials, context, opened.generation, tokenizer, builder);
+  const std::span<const std::byte> table =
+      std::as_bytes(std::span(builder.GetBufferPointer(), builder.GetSize()));
+  add_part(report, "table", "", table.size());
+  VOLVELLE_RETURN_IF_ERROR(writer.finish(table));
+  report.file_bytes = writer.position();
+  report.seconds = monotonic_seconds() - start;
+  return report;
+}
+
+}  // namespace volvelle

@@ -1,0 +1,70 @@
+// From a checkpoint to a model file: opens the source, lets its family describe it, bakes the
+// positions and streams the weights.
+
+#ifndef VOLVELLE_CONVERTER_CONVERT_H_
+#define VOLVELLE_CONVERTER_CONVERT_H_
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "platforms/error.h"
+#include "platforms/thread_pool.h"
+
+namespace volvelle {
+
+enum class WeightType { kF32, kQ8, kQ4 };
+
+struct ConvertOptions {
+  std::string source;  // a folder, a .safetensors file in one, a .gguf file, or a hub name
+  std::string output;
+  WeightType weights = WeightType::kQ4;
+  std::optional<uint64_t> context;  // positions that the dials must reach; default the model's own
+  bool drop_scaling = false;        // --rope-scaling none
+  bool force = false;               // replace the output
+  std::vector<std::string> ignored_keys;
+
+  // Told of weights written so far and in all, now and then.
+  std::function<void(uint64_t done, uint64_t total)> progress = [](uint64_t, uint64_t) {};
+};
+
+struct ConvertReport {
+  struct Layers {  // neighbours that are alike
+    uint64_t first = 0;
+    uint64_t last = 0;
+    std::string position;  // "rotary, base 10000, width 64, half pairs"
+    std::string mask;      // "causal", "causal, window 4096"
+  };
+  struct Part {
+    std::string name;
+    std::string type;
+    uint64_t bytes = 0;
+  };
+
+  std::string name;
+  std::string origin;
+  std::string family;
+  std::string licence;
+  uint64_t width = 0;
+  uint64_t vocabulary = 0;
+  uint64_t layer_count = 0;
+  uint64_t parameters = 0;
+  uint64_t context = 0;
+  uint64_t trained_context = 0;
+  bool tied = false;
+  bool tokenizer = false;
+  std::vector<Layers> layers;
+  std::vector<Part> parts;  // of the file
+  uint64_t file_bytes = 0;
+  double seconds = 0;
+  std::vector<std::string> notices;  // sentences for the user
+};
+
+// Writes `options.output`, which appears only when whole.
+Result<ConvertReport> convert(const ConvertOptions& options, const ThreadPool& threads);
+
+}  // namespace volvelle
+
+#endif  // VOLVELLE_CONVERTER_CONVERT_H_

@@ -1,0 +1,32 @@
+// Llama 1 to 3 and what is shaped like it (SmolLM2, TinyLlama, Yi …); in GGUF also Mistral. Touvron
+// et al. 2023, arXiv:2302.13971; Grattafiori et al. 2024, arXiv:2407.21783.
+//
+// GGUF stores the rows of q and k in interleaved order. Where the whole head turns they are put
+// back, so that a file comes out the same from either source; where a part of it turns, the file
+// keeps the order and says so.
+
+#include "converter/families/family.h"
+#include "converter/families/gated_decoder.h"
+
+namespace volvelle {
+
+Result<recipe::Model> describe_llama(Checkpoint& checkpoint) {
+  Config& config = checkpoint.config;
+  VOLVELLE_ASSIGN_OR_RETURN(GatedDecoder decoder, read_gated_decoder(checkpoint));
+  if (checkpoint.gguf()) {
+    decoder.query_key_value_bias = Bias::kIfPresent;
+    decoder.output_bias = Bias::kIfPresent;
+    decoder.feed_forward_bias = Bias::kIfPresent;
+    decoder.interleaved_rows = decoder.rotary.width == decoder.head_dim;
+    if (!decoder.interleaved_rows) decoder.rotary.pairing = Pairing::kInterleaved;
+    decoder.sliding_rotary = decoder.rotary;
+  } else {
+    const Bias attention = config.flag("attention_bias", false) ? Bias::kRequired : Bias::kNone;
+    decoder.query_key_value_bias = attention;
+    decoder.output_bias = attention;
+    decoder.feed_forward_bias = config.flag("mlp_bias", false) ? Bias::kRequired : Bias::kNone;
+  }
+  return build(checkpoint, decoder);
+}
+
+}  // namespace volvelle

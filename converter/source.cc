@@ -1,0 +1,240 @@
+#include "converter/source.h"
+
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <utility>
+
+#include "converter/sources/gguf.h"
+#include "converter/sources/hf_folder.h"
+
+namespace volvelle {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+constexpr int kCommandNotFound = 127;  // a shell's
+constexpr uint64_t kMetadataListLimit = 65536;
+constexpr uint32_t kDefaultTopK = 50;  // of a generation_config.json that samples and states none
+
+bool hub_name(std::string_view source) {
+  const auto part = [](std::string_view text) {
+    const auto allowed = [](char c) {
+      return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+             c == '.' || c == '_' || c == '-';
+    };
+    return !text.empty() && text.front() != '-' && text.front() != '.' &&
+           std::ranges::all_of(text, allowed);
+  };
+  const size_t slash = source.find('/');
+  return slash != std::string_view::npos && part(source.substr(0, slash)) &&
+         part(source.substr(slash + 1));
+}
+
+// Fetches with `hf`, which prints the folder last.
+Result<std::string> fetch(const std::string& name) {
+  std::FILE* pipe = popen(("hf download " + name).c_str(), "r");
+  if (pipe == nullptr) return fail("{}: the program hf cannot be started", name);
+  std::string last;
+  bool ended = false;  // a newline came after `last`
+  for (int c = std::fgetc(pipe); c != EOF; c = std::fgetc(pipe)) {
+    if (c == '\n') {
+      ended = true;
+    } else {
+      if (std::exchange(ended, false)) last.clear();
+      last += static_cast<char>(c);
+    }
+  }
+  const int status = pclose(pipe);
+  if (WIFEXITED(status) && WEXITSTATUS(status) == kCommandNotFound) {
+    return fail(
+        "{}: there is no such file or folder, and fetching a model of that name from the hub needs "
+        "the program hf "
+        "(pip install huggingface_hub)",
+        name);
+  }
+  if (status != 0 || last.empty()) return fail("{}: hf could not fetch the model", name);
+  return last;
+}
+
+// The `license:` of the settings that open a model card.
+std::string card_licence(const std::string& path) {
+  constexpr int kLines = 200;
+  constexpr std::string_view kKey = "license:";
+  std::ifstream card(path);
+  std::string line;
+  if (!std::getline(card, line) || !line.starts_with("---")) return {};
+  for (int i = 0; i < kLines && std::getline(card, line) && !line.starts_with("---"); ++i) {
+    if (!line.starts_with(kKey)) continue;
+    const size_t begin = line.find_first_not_of(" \t\"'", kKey.size());
+    const size_t end = line.find_last_not_of(" \t\r\"'");
+    return begin == std::string::npos || end < begin ? "" : line.substr(begin, end - begin + 1);
+  }
+  return {};
+}
+
+// An id, or a list of ids.
+Result<std::vector<uint32_t>> token_ids(const std::string& where, const json& value) {
+  std::vector<uint32_t> ids;
+  for (const json& id : value.is_array() ? value : json::array({value})) {
+    if (!id.is_number_integer() || id < 0 || id > INT32_MAX)
+      return fail("{}: is no token id", where);
+    ids.push_back(id.get<uint32_t>());
+  }
+  return ids;
+}
+
+Result<recipe::Generation> read_generation(const HfFolder& folder) {
+  recipe::Generation generation;
+  const json& defaults = folder.generation_config;
+  const json& fallback = folder.config;
+  const bool own = defaults.is_object() && defaults.contains("eos_token_id");
+  const json& source = own ? defaults : fallback;
+  const std::string file = folder.file(own ? "generation_config.json" : "config.json");
+  if (source.contains("eos_token_id") && !source["eos_token_id"].is_null()) {
+    VOLVELLE_ASSIGN_OR_RETURN(generation.eos,
+                              token_ids(file + ": eos_token_id", source["eos_token_id"]));
+  }
+  if (!defaults.is_object()) return generation;
+
+  Config config(folder.file("generation_config.json"), "", defaults, {});
+  generation.sample = config.flag("do_sample", false);
+  generation.temperature = static_cast<float>(config.number("temperature", 1));
+  const double top_k = config.number("top_k", generation.sample ? kDefaultTopK : 0);
+  generation.top_k = static_cast<uint32_t>(std::clamp(top_k, 0.0, 1e9));
+  generation.top_p = static_cast<float>(config.number("top_p", 1));
+  generation.min_p = static_cast<float>(config.number("min_p", 0));
+  generation.repetition_penalty = static_cast<float>(config.number("repetition_penalty", 1));
+  VOLVELLE_RETURN_IF_ERROR(config.status());
+  return generation;
+}
+
+Result<const Family*> family_of(const HfFolder& folder) {
+  const std::string path = folder.file("config.json");
+  const json type = folder.config.value("model_type", json());
+  VOLVELLE_ASSIGN_OR_RETURN(
+      const Family* family,
+      find_family(path, Naming::kHuggingFace, type.is_string() ? type.get<std::string>() : ""));
+  const json architectures = folder.config.value("architectures", json());
+  if (architectures.is_array() && !architectures.empty() && architectures[0].is_string()) {
+    const std::string name = architectures[0].get<std::string>();
+    if (!name.ends_with("ForCausalLM") && !name.ends_with("Model")) {
+      return fail(
+          "{}: architectures is \"{}\"; only models that predict the next token are implemented",
+          path, name);
+    }
+  }
+  return family;
+}
+
+Result<OpenedSource> open_folder(const std::string& path, std::span<const std::string> ignored) {
+  VOLVELLE_ASSIGN_OR_RETURN(HfFolder folder, open_hf_folder(path));
+  VOLVELLE_ASSIGN_OR_RETURN(const Family* family, family_of(folder));
+  VOLVELLE_ASSIGN_OR_RETURN(recipe::Generation generation, read_generation(folder));
+  const fs::path plain = fs::absolute(path).lexically_normal();
+  const std::string name = (plain.has_filename() ? plain : plain.parent_path()).filename().string();
+  Config config(folder.file("config.json"), "", folder.config, ignored);
+  return OpenedSource{
+      .path = path,
+      .checkpoint =
+          Checkpoint(path, Naming::kHuggingFace, std::move(config), std::move(folder.tensors)),
+      .family = family,
+      .name = name,
+      .origin = name,
+      .licence = card_licence(folder.file("README.md")),
+      .generation = std::move(generation),
+  };
+}
+
+// A scalar, or a short list of numbers; null for what is neither.
+json to_json(const GgufMetadata& metadata, const GgufValue& value) {
+  if (value.count > kMetadataListLimit) return nullptr;
+  if (value.element == GgufType::string) {
+    if (value.is_array) return nullptr;
+    const auto text = metadata.text(value.key);
+    return text ? json(std::string(*text)) : json();
+  }
+  if (value.element == GgufType::boolean && !value.is_array) {
+    const auto flag = metadata.boolean(value.key);
+    return flag ? json(*flag) : json();
+  }
+  const auto numbers = metadata.numbers(value.key);
+  if (!numbers) return nullptr;
+  json list = json::array();
+  for (uint64_t i = 0; i < numbers->size(); ++i) {
+    numbers->integral() ? list.push_back(numbers->integer(i)) : list.push_back(numbers->real(i));
+  }
+  return value.is_array ? list : list[0];
+}
+
+std::string text_or_empty(const GgufMetadata& metadata, std::string_view key) {
+  const GgufValue* value = metadata.find(key);
+  if (value == nullptr || value->is_array || value->element != GgufType::string) return {};
+  return std::string(*metadata.text(key));
+}
+
+Result<OpenedSource> open_gguf(const std::string& path, std::span<const std::string> ignored) {
+  VOLVELLE_ASSIGN_OR_RETURN(std::unique_ptr<GgufTensorSource> source, GgufTensorSource::open(path));
+  const GgufMetadata& metadata = source->metadata();
+  const std::string architecture = text_or_empty(metadata, "general.architecture");
+  VOLVELLE_ASSIGN_OR_RETURN(const Family* family, find_family(path, Naming::kGguf, architecture));
+
+  json settings = json::object();
+  const std::string prefix = architecture + ".";
+  for (const GgufValue& value : metadata.values()) {
+    if (value.key.starts_with(prefix)) settings[std::string(value.key)] = to_json(metadata, value);
+  }
+  recipe::Generation generation;
+  for (const char* key : {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id"}) {
+    if (!metadata.has(key)) continue;
+    VOLVELLE_ASSIGN_OR_RETURN(const uint64_t id, metadata.unsigned_integer(key));
+    const auto token = static_cast<uint32_t>(std::min<uint64_t>(id, INT32_MAX));
+    if (!std::ranges::contains(generation.eos, token)) generation.eos.push_back(token);
+  }
+  const std::string file = fs::path(path).filename().string();
+  const std::string name = text_or_empty(metadata, "general.name");
+  const std::string url = text_or_empty(metadata, "general.source.url");
+  std::string licence = text_or_empty(metadata, "general.license");
+  return OpenedSource{
+      .path = path,
+      .checkpoint = Checkpoint(path, Naming::kGguf, Config(path, prefix, settings, ignored),
+                               std::move(source)),
+      .family = family,
+      .name = name.empty() ? fs::path(path).stem().string() : name,
+      .origin = url.empty() ? file : url,
+      .licence = std::move(licence),
+      .generation = std::move(generation),
+  };
+}
+
+}  // namespace
+
+Result<OpenedSource> open_source(const std::string& source,
+                                 std::span<const std::string> ignored_keys) {
+  std::error_code ignored;
+  std::string path = source;
+  if (!fs::exists(path, ignored)) {
+    if (!hub_name(source)) return fail("{}: there is no such file or folder", source);
+    VOLVELLE_ASSIGN_OR_RETURN(path, fetch(source));
+  }
+  const fs::path file(path);
+  Result<OpenedSource> opened =
+      fail("{}: is neither a folder with config.json nor a .gguf file", path);
+  if (fs::is_directory(file, ignored)) {
+    opened = open_folder(path, ignored_keys);
+  } else if (file.extension() == ".safetensors" || file.filename() == "config.json") {
+    opened = open_folder(file.has_parent_path() ? file.parent_path().string() : ".", ignored_keys);
+  } else if (file.extension() == ".gguf") {
+    opened = open_gguf(path, ignored_keys);
+  }
+  if (opened && path != source) opened->name = opened->origin = source;
+  return opened;
+}
+
+}  // namespace volvelle

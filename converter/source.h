@@ -1,0 +1,35 @@
+// Opens what the user names: a folder, a file, or a model of the Hugging Face hub.
+
+#ifndef VOLVELLE_CONVERTER_SOURCE_H_
+#define VOLVELLE_CONVERTER_SOURCE_H_
+
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "converter/families/checkpoint.h"
+#include "converter/families/family.h"
+#include "converter/recipe.h"
+#include "platforms/error.h"
+
+namespace volvelle {
+
+struct OpenedSource {
+  std::string path;  // of the file or folder
+  Checkpoint checkpoint;
+  const Family* family = nullptr;
+  std::string name;
+  std::string origin;
+  std::string licence;
+  recipe::Generation generation;
+};
+
+// `source` is a folder with config.json, a .safetensors file in one, a .gguf file, or OWNER/NAME,
+// which the program `hf` then fetches.
+Result<OpenedSource> open_source(const std::string& source,
+                                 std::span<const std::string> ignored_keys);
+
+}  // namespace volvelle
+
+#endif  // VOLVELLE_CONVERTER_SOURCE_H_

@@ -1,0 +1,139 @@
+#include "converter/table.h"
+
+#include "kernels/rotary.h"
+
+namespace volvelle {
+namespace {
+
+using flatbuffers::FlatBufferBuilder;
+using flatbuffers::Offset;
+
+Offset<file::Tensor> add(FlatBufferBuilder& builder, const recipe::Tensor& tensor,
+                         const StoredTensor& stored) {
+  const auto name = builder.CreateString(tensor.name);
+  return file::CreateTensor(builder, name, stored.type, tensor.rows, tensor.columns, &stored.data,
+                            &stored.scales);
+}
+
+Offset<file::RotaryScaling> add_scaling(FlatBufferBuilder& builder, const RotaryPlan& plan) {
+  file::RotaryScalingBuilder scaling(builder);
+  if (plan.scaling == RotaryScalingKind::kLlama3) {
+    scaling.add_kind(file::RotaryScalingKind::llama3);
+    scaling.add_factor(plan.llama3.factor);
+    scaling.add_original_context(plan.llama3.original_context);
+    scaling.add_low_frequency_factor(plan.llama3.low_frequency_factor);
+    scaling.add_high_frequency_factor(plan.llama3.high_frequency_factor);
+  }
+  return scaling.Finish();
+}
+
+Offset<file::Position> add(FlatBufferBuilder& builder, const RotaryPlan& plan,
+                           const StoredDials& dials) {
+  const RotaryTables& tables = dials.tables;
+  const auto scaling = add_scaling(builder, plan);
+  const auto original = builder.CreateVector(tables.original_frequencies);
+  const auto frequencies = builder.CreateVector(tables.frequencies);
+  file::RotaryBuilder rotary(builder);
+  rotary.add_pairing(plan.pairing == Pairing::kHalf ? file::Pairing::half
+                                                    : file::Pairing::interleaved);
+  rotary.add_width(plan.width);
+  rotary.add_base(plan.base);
+  rotary.add_original_frequencies(original);
+  rotary.add_frequencies(frequencies);
+  rotary.add_scaling(scaling);
+  rotary.add_coarse(&dials.coarse);
+  rotary.add_coarse_rows(tables.coarse_rows);
+  rotary.add_fine(&dials.fine);
+  rotary.add_fine_rows(tables.fine_rows);
+  return file::CreatePosition(builder, file::Scheme::Rotary, rotary.Finish().Union());
+}
+
+Offset<file::Norm> add(FlatBufferBuilder& builder, const recipe::Norm& norm) {
+  return file::CreateNorm(builder, file::NormKind::rms, norm.epsilon, norm.weight);
+}
+
+Offset<file::Norm> add(FlatBufferBuilder& builder, const std::optional<recipe::Norm>& norm) {
+  return norm ? add(builder, *norm) : Offset<file::Norm>();
+}
+
+Offset<file::Linear> add(FlatBufferBuilder& builder, const recipe::Linear& linear) {
+  return file::CreateLinear(builder, linear.weight, linear.bias);
+}
+
+Offset<file::Attention> add(FlatBufferBuilder& builder, const recipe::Attention& attention) {
+  const auto qkv = add(builder, attention.qkv);
+  const auto output = add(builder, attention.output);
+  const auto query_norm = add(builder, attention.query_norm);
+  const auto key_norm = add(builder, attention.key_norm);
+  file::AttentionBuilder table(builder);
+  table.add_query_heads(attention.query_heads);
+  table.add_kv_heads(attention.kv_heads);
+  table.add_head_dim(attention.head_dim);
+  table.add_scale(attention.scale);
+  table.add_mask(file::Mask::causal);
+  table.add_window(attention.window);
+  table.add_qkv(qkv);
+  table.add_output(output);
+  table.add_query_norm(query_norm);
+  table.add_key_norm(key_norm);
+  table.add_position(attention.position);
+  return table.Finish();
+}
+
+Offset<file::Block> add(FlatBufferBuilder& builder, const recipe::Block& block) {
+  const auto attention_norm = add(builder, block.attention_norm);
+  const auto attention = add(builder, block.attention);
+  const auto feed_forward_norm = add(builder, block.feed_forward_norm);
+  const auto gate_up = add(builder, block.feed_forward.gate_up);
+  const auto down = add(builder, block.feed_forward.down);
+  const auto feed_forward =
+      file::CreateFeedForward(builder, block.feed_forward.activation, gate_up, down);
+  return file::CreateBlock(builder, file::Residual::pre_norm, attention_norm, attention,
+                           feed_forward_norm, feed_forward);
+}
+
+Offset<file::Stack> add_stack(FlatBufferBuilder& builder, const recipe::Model& model,
+                              uint64_t context) {
+  std::vector<Offset<file::Block>> blocks;
+  for (const recipe::Block& block : model.blocks) blocks.push_back(add(builder, block));
+  const auto block_list = builder.CreateVector(blocks);
+  const auto final_norm = add(builder, model.final_norm);
+  const auto head = add(builder, model.head);
+  file::StackBuilder stack(builder);
+  stack.add_kind(file::StackKind::decoder);
+  stack.add_width(model.width);
+  stack.add_context(static_cast<uint32_t>(context));
+  stack.add_trained_context(model.trained_context);
+  stack.add_embedding(model.embedding);
+  stack.add_blocks(block_list);
+  stack.add_final_norm(final_norm);
+  stack.add_head(head);
+  return stack.Finish();
+}
+
+}  // namespace
+
+void build_table(const About& about, const recipe::Model& model,
+                 std::span<const StoredTensor> tensors, std::span<const StoredDials> dials,
+                 uint64_t context, const recipe::Generation& generation,
+                 Offset<file::Tokenizer> tokenizer, FlatBufferBuilder& builder) {
+  std::vector<Offset<file::Tensor>> tensor_list;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    tensor_list.push_back(add(builder, model.tensors[i], tensors[i]));
+  }
+  std::vector<Offset<file::Position>> positions;
+  for (size_t i = 0; i < dials.size(); ++i) {
+    positions.push_back(add(builder, model.positions[i], dials[i]));
+  }
+  const std::vector<Offset<file::Stack>> stacks = {add_stack(builder, model, context)};
+  const auto generation_table = file::CreateGenerationDirect(
+      builder, &generation.eos, generation.sample, generation.temperature, generation.top_k,
+      generation.top_p, generation.min_p, generation.repetition_penalty);
+  const auto table =
+      file::CreateModelDirect(builder, about.name.c_str(), about.origin.c_str(),
+                              about.family.c_str(), about.licence.c_str(), model.vocabulary,
+                              &tensor_list, &positions, &stacks, tokenizer, generation_table);
+  file::FinishModelBuffer(builder, table);
+}
+
+}  // namespace volvelle

@@ -1,0 +1,43 @@
+// The table of a model file, from a recipe and from where its bytes came to lie.
+
+#ifndef VOLVELLE_CONVERTER_TABLE_H_
+#define VOLVELLE_CONVERTER_TABLE_H_
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "converter/positions/rotary.h"
+#include "converter/recipe.h"
+#include "converter/weights.h"
+#include "schema/volvelle_generated.h"
+
+namespace volvelle {
+
+struct StoredDials {
+  RotaryTables tables;
+  file::Segment coarse;
+  file::Segment fine;
+};
+
+struct About {
+  std::string name;
+  std::string origin;
+  std::string family;
+  std::string licence;
+};
+
+// Finishes `builder` with the model's table.
+//
+//   tensors  of the recipe's, in its order
+//   dials    of its positions, likewise
+void build_table(const About& about, const recipe::Model& model,
+                 std::span<const StoredTensor> tensors, std::span<const StoredDials> dials,
+                 uint64_t context, const recipe::Generation& generation,
+                 flatbuffers::Offset<file::Tokenizer> tokenizer,
+                 flatbuffers::FlatBufferBuilder& builder);
+
+}  // namespace volvelle
+
+#endif  // VOLVELLE_CONVERTER_TABLE_H_

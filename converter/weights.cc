@@ -1,0 +1,172 @@
+#include "converter/weights.h"
+
+#include <algorithm>
+#include <cstring>
+#include <span>
+#include <vector>
+
+#include "converter/quantize/q4.h"
+#include "converter/quantize/q8.h"
+#include "converter/quantize/row_checks.h"
+#include "platforms/interrupt.h"
+
+namespace volvelle {
+namespace {
+
+constexpr uint64_t kSliceElements = uint64_t{1} << 18;  // 1 MiB of floats
+constexpr size_t kSlicesPerThread = 4;                  // between two writes
+
+// Rows [first, first + rows) of a part.
+struct Slice {
+  const recipe::Part* part;
+  uint64_t first;
+  uint64_t rows;
+};
+
+// What becomes of a slice.
+struct Baked {
+  std::vector<std::byte> data;
+  std::vector<std::byte> scales;
+  Result<void> status;
+};
+
+// Buffers that a thread keeps from slice to slice.
+struct Scratch {
+  std::vector<float> values;
+  std::vector<float> reordered;
+};
+
+// Row 2i + b of each head becomes row b * head_rows / 2 + i.
+void to_half_order(std::span<const float> values, uint64_t head_rows, uint64_t columns,
+                   float* reordered) {
+  const uint64_t rows = values.size() / columns;
+  for (uint64_t row = 0; row < rows; ++row) {
+    const uint64_t within = row % head_rows;
+    const uint64_t target = row - within + (within % 2) * (head_rows / 2) + within / 2;
+    std::copy_n(values.data() + row * columns, columns, reordered + target * columns);
+  }
+}
+
+// `rows` rows of `columns` elements; of a vector, rows have one element and the source says [1, n].
+Result<std::span<const float>> read_slice(const TensorSource& source, const Slice& slice,
+                                          uint64_t columns, bool vector, Scratch& scratch) {
+  scratch.values.resize(slice.rows * columns);
+  if (slice.part->source == nullptr) {
+    std::ranges::fill(scratch.values, 0.0f);
+    return scratch.values;
+  }
+  VOLVELLE_RETURN_IF_ERROR(source.read(*slice.part->source, vector ? 0 : slice.first,
+                                       vector ? 1 : slice.rows, scratch.values));
+  if (slice.part->head_rows == 0) return scratch.values;
+  scratch.reordered.resize(scratch.values.size());
+  to_half_order(scratch.values, slice.part->head_rows, columns, scratch.reordered.data());
+  return scratch.reordered;
+}
+
+// Appends the rows in their stored form to empty `baked`. Fails on what is not finite.
+Result<void> bake(std::span<const float> values, uint64_t first_row, uint64_t rows,
+                  uint64_t columns, file::TensorType type, Baked& baked) {
+  baked.data.resize(data_bytes(type, rows, columns));
+  baked.scales.resize(scale_bytes(type, rows, columns));
+  switch (type) {
+    case file::TensorType::f32:
+      std::memcpy(baked.data.data(), values.data(), values.size_bytes());
+      return check_finite(values.data(), rows, columns, first_row);
+    case file::TensorType::q8:
+      return quantize_q8_rows(values.data(), rows, columns,
+                              reinterpret_cast<int8_t*>(baked.data.data()),
+                              reinterpret_cast<float*>(baked.scales.data()), first_row);
+    case file::TensorType::q4:
+      return quantize_q4_rows(values.data(), rows, columns,
+                              reinterpret_cast<uint8_t*>(baked.data.data()),
+                              reinterpret_cast<uint16_t*>(baked.scales.data()), first_row);
+  }
+  return {};
+}
+
+std::vector<Slice> cut(const recipe::Tensor& tensor, uint64_t columns) {
+  std::vector<Slice> slices;
+  for (const recipe::Part& part : tensor.parts) {
+    uint64_t step = std::max<uint64_t>(1, kSliceElements / columns);
+    if (part.head_rows != 0)
+      step = std::max(part.head_rows, step / part.head_rows * part.head_rows);
+    if (tensor.use == recipe::Use::kVector) step = part.rows;
+    for (uint64_t first = 0; first < part.rows; first += step) {
+      slices.push_back({&part, first, std::min(step, part.rows - first)});
+    }
+  }
+  return slices;
+}
+
+}  // namespace
+
+uint64_t data_bytes(file::TensorType type, uint64_t rows, uint64_t columns) {
+  switch (type) {
+    case file::TensorType::f32:
+      return rows * columns * sizeof(float);
+    case file::TensorType::q8:
+      return rows * columns;
+    case file::TensorType::q4:
+      return rows * q4_blocks(columns) * (kQ4Block / 2);
+  }
+  return 0;
+}
+
+uint64_t scale_bytes(file::TensorType type, uint64_t rows, uint64_t columns) {
+  switch (type) {
+    case file::TensorType::f32:
+      return 0;
+    case file::TensorType::q8:
+      return rows * sizeof(float);
+    case file::TensorType::q4:
+      return rows * q4_blocks(columns) * sizeof(uint16_t);
+  }
+  return 0;
+}
+
+Result<StoredTensor> write_tensor(const recipe::Tensor& tensor, file::TensorType type,
+                                  const TensorSource& source, const ThreadPool& threads,
+                                  ModelWriter& writer,
+                                  const std::function<void(uint64_t elements)>& progress) {
+  const bool vector = tensor.use == recipe::Use::kVector;
+  const uint64_t columns = vector ? 1 : tensor.columns;
+  const std::vector<Slice> slices = cut(tensor, columns);
+  std::vector<Scratch> scratch(threads.threads());
+  std::vector<Baked> batch(threads.threads() * kSlicesPerThread);
+  std::vector<std::byte> scales;
+  scales.reserve(scale_bytes(type, tensor.rows, tensor.columns));
+
+  VOLVELLE_RETURN_IF_ERROR(writer.begin_segment(data_bytes(type, tensor.rows, tensor.columns)));
+  for (size_t first = 0; first < slices.size(); first += batch.size()) {
+    if (interrupted()) return fail("interrupted");
+    const size_t count = std::min(batch.size(), slices.size() - first);
+    threads.parallel_for(count, [&](size_t i, size_t thread) {
+      const Slice& slice = slices[first + i];
+      const Result<std::span<const float>> values =
+          read_slice(source, slice, columns, vector, scratch[thread]);
+      batch[i].status = {};
+      if (values) {
+        batch[i].status = bake(*values, slice.first, slice.rows, columns, type, batch[i]);
+      } else {
+        batch[i].status = std::unexpected(values.error());
+      }
+    });
+    uint64_t elements = 0;
+    for (size_t i = 0; i < count; ++i) {
+      if (const Result<void>& status = batch[i].status; !status) {
+        return fail("tensor {}: {}", slices[first + i].part->source->name, status.error().message);
+      }
+      VOLVELLE_RETURN_IF_ERROR(writer.append(batch[i].data));
+      scales.insert(scales.end(), batch[i].scales.begin(), batch[i].scales.end());
+      elements += slices[first + i].rows * columns;
+    }
+    progress(elements);
+  }
+
+  StoredTensor stored{.type = type};
+  VOLVELLE_ASSIGN_OR_RETURN(stored.data, writer.end_segment());
+  VOLVELLE_ASSIGN_OR_RETURN(stored.scales, writer.write_segment(scales));
+  return stored;
+}
+
+}  // namespace volvelle

@@ -1,0 +1,45 @@
+// Tensors of a recipe, from the source's rows to the file's segments: read a few rows at a time,
+// put in order, quantised on all cores, written in sequence. What is held at once are those few
+// rows and one tensor's scales.
+
+#ifndef VOLVELLE_CONVERTER_WEIGHTS_H_
+#define VOLVELLE_CONVERTER_WEIGHTS_H_
+
+#include <cstdint>
+#include <functional>
+
+#include "converter/recipe.h"
+#include "converter/sources/tensor_source.h"
+#include "converter/writer.h"
+#include "platforms/error.h"
+#include "platforms/thread_pool.h"
+#include "schema/volvelle_generated.h"
+
+namespace volvelle {
+
+struct StoredTensor {
+  file::TensorType type = file::TensorType::f32;
+  file::Segment data;
+  file::Segment scales;
+
+  uint64_t bytes() const { return data.bytes() + scales.bytes(); }
+};
+
+// Bytes of the data and of the scales of a tensor of that type; rows * columns fits 63 bits.
+uint64_t data_bytes(file::TensorType type, uint64_t rows, uint64_t columns);
+uint64_t scale_bytes(file::TensorType type, uint64_t rows, uint64_t columns);
+
+// Writes `tensor` as `type`, which is f32 for vectors.
+//
+//   progress  is told of elements written, now and then
+//
+// Fails when the source cannot be read, holds something else than finite numbers, or the user
+// interrupts.
+Result<StoredTensor> write_tensor(const recipe::Tensor& tensor, file::TensorType type,
+                                  const TensorSource& source, const ThreadPool& threads,
+                                  ModelWriter& writer,
+                                  const std::function<void(uint64_t elements)>& progress);
+
+}  // namespace volvelle
+
+#endif  // VOLVELLE_CONVERTER_WEIGHTS_H_
