@@ -15,6 +15,7 @@ static_assert(std::endian::native == std::endian::little);
 
 constexpr uint64_t kHeaderLimit = uint64_t{1}
                                   << 30;  // bytes; a vocabulary of 262144 takes some 15 MB
+constexpr uint64_t kNameLimit = 65535;  // bytes of a key, as the format says, or of a tensor's name
 constexpr uint64_t kAlignmentLimit = uint64_t{1} << 30;
 constexpr uint32_t kDimensionsLimit = 4;
 constexpr int kNestingLimit = 4;         // arrays in arrays
@@ -84,10 +85,6 @@ class HeaderReader {
     bytes_.resize(position_);
     return std::move(bytes_);
   }
-  std::string_view view(uint64_t offset, uint64_t count) const {
-    return {bytes_.data() + offset, count};
-  }
-
   // Makes the next `count` bytes available, steps over them and returns their offset.
   Result<uint64_t> skip(uint64_t count, std::string_view what) {
     if (count > left()) {
@@ -122,6 +119,15 @@ class HeaderReader {
     VOLVELLE_ASSIGN_OR_RETURN(const uint64_t count, number<uint64_t>(what));
     VOLVELLE_ASSIGN_OR_RETURN(const uint64_t offset, skip(count, what));
     return Range{offset, count};
+  }
+
+  Result<std::string> name(std::string_view what) {
+    VOLVELLE_ASSIGN_OR_RETURN(const Range range, string(what));
+    if (range.count > kNameLimit) {
+      return fail("{}: {} has {} bytes; at most {} are possible", file_.path(), what, range.count,
+                  kNameLimit);
+    }
+    return std::string(bytes_.data() + range.offset, range.count);
   }
 
   // Steps over `count` elements.
@@ -329,30 +335,29 @@ Result<GgufMetadata> GgufTensorSource::add(const std::string& path) {
         path, value_count, tensor_count);
   }
 
-  // Keys are noted by offset first: the header's bytes still move.
-  std::vector<std::pair<HeaderReader::Range, GgufValue>> found;
+  // Keys are views of the header's bytes, which move until the last of them has been fetched.
+  std::vector<GgufValue> values;
+  std::vector<HeaderReader::Range> keys;
   for (uint64_t i = 0; i < value_count; ++i) {
-    VOLVELLE_ASSIGN_OR_RETURN(const HeaderReader::Range key, header.string("a metadata key"));
-    // A key's text moves when the header grows, so that errors take a copy.
-    const std::string name(header.view(key.offset, key.count));
-    VOLVELLE_ASSIGN_OR_RETURN(const GgufType type, header.type(name));
+    VOLVELLE_ASSIGN_OR_RETURN(const std::string key, header.name("a metadata key"));
+    keys.push_back({header.position() - key.size(), key.size()});
+    VOLVELLE_ASSIGN_OR_RETURN(const GgufType type, header.type(key));
     GgufValue value{{}, type, type == GgufType::array, 1, header.position()};
     if (value.is_array) {
-      VOLVELLE_ASSIGN_OR_RETURN(const HeaderReader::Array array, header.array(name, 1));
+      VOLVELLE_ASSIGN_OR_RETURN(const HeaderReader::Array array, header.array(key, 1));
       value.element = array.element;
       value.count = array.count;
       value.offset = array.offset;
     } else {
-      VOLVELLE_RETURN_IF_ERROR(header.values(type, 1, name, 0));
+      VOLVELLE_RETURN_IF_ERROR(header.values(type, 1, key, 0));
     }
-    found.emplace_back(key, value);
+    values.push_back(value);
   }
 
   std::vector<uint64_t> offsets;  // from the data's start
   const size_t first = tensors_.size();
   for (uint64_t i = 0; i < tensor_count; ++i) {
-    VOLVELLE_ASSIGN_OR_RETURN(const HeaderReader::Range range, header.string("a tensor's name"));
-    const std::string name(header.view(range.offset, range.count));
+    VOLVELLE_ASSIGN_OR_RETURN(const std::string name, header.name("a tensor's name"));
     VOLVELLE_ASSIGN_OR_RETURN(const uint32_t dimensions, header.number<uint32_t>(name));
     if (dimensions > kDimensionsLimit) {
       return fail("{}: tensor {} has {} dimensions; at most {} are possible", path, name,
@@ -376,9 +381,9 @@ Result<GgufMetadata> GgufTensorSource::add(const std::string& path) {
   metadata.path_ = path;
   const uint64_t end = header.position();
   metadata.header_ = header.take_bytes();
-  for (auto& [key, value] : found) {
-    value.key = {metadata.header_.data() + key.offset, key.count};
-    metadata.values_.push_back(value);
+  metadata.values_ = std::move(values);
+  for (size_t i = 0; i < metadata.values_.size(); ++i) {
+    metadata.values_[i].key = {metadata.header_.data() + keys[i].offset, keys[i].count};
   }
   std::ranges::sort(metadata.values_, {}, &GgufValue::key);
   const auto twice = std::ranges::adjacent_find(metadata.values_, {}, &GgufValue::key);
@@ -412,7 +417,8 @@ Result<GgufMetadata> GgufTensorSource::add(const std::string& path) {
       const uint64_t blocks = count / type->values;
       bytes = blocks > data_bytes ? std::numeric_limits<uint64_t>::max() : blocks * type->bytes;
     }
-    if (offset > data_bytes || bytes > data_bytes - offset) {
+    // No type takes less than a bit for a value: what is not known has no more values than that.
+    if (offset > data_bytes || bytes > data_bytes - offset || count / 8 > data_bytes) {
       return fail(
           "{}: tensor {}: its {} values of type {} at offset {} do not lie in the file's {} bytes "
           "of data: "

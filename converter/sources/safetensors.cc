@@ -175,6 +175,11 @@ Result<void> SafetensorsSource::add(const std::string& path,
       return fail("{}: tensor {}: {} values of type {} do not fill data_offsets {} to {}", path,
                   name, count, type_name, begin, end);
     }
+    // No type takes less than a bit for a value.
+    if (known == nullptr && count / 8 > end - begin) {
+      return fail("{}: tensor {}: {} values do not fit data_offsets {} to {}", path, name, count,
+                  begin, end);
+    }
     extents.push_back({name, begin, end - begin});
     if (index != nullptr) {
       const auto mapped = index->find(name);

@@ -18,7 +18,8 @@ std::string reason() { return std::generic_category().message(errno); }
 }  // namespace
 
 Result<SourceFile> SourceFile::open(const std::string& path) {
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  // O_NONBLOCK: opening a pipe does not wait for its other end.
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor < 0) return fail("{}: cannot be opened: {}", path, reason());
   SourceFile file(path, descriptor, 0);
   struct stat status;
