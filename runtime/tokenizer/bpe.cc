@@ -22,20 +22,13 @@ Result<Bpe> Bpe::make(const TokenizerSpec& spec, const PieceTable& pieces) {
   Bpe bpe;
   bpe.spec_ = &spec;
   bpe.pieces_ = &pieces;
-  bpe.slots_.assign(slot_count(spec.merges.size()), kNoSlot);
-  const size_t mask = bpe.slots_.size() - 1;
-  for (uint32_t index = 0; index < spec.merges.size(); ++index) {
-    const Merge& merge = spec.merges[index];
-    size_t slot = hash(merge.left, merge.right) & mask;
-    size_t probes = 0;
-    for (; bpe.slots_[slot] != kNoSlot; slot = (slot + 1) & mask) {
-      const Merge& other = spec.merges[bpe.slots_[slot]];
-      if (other.left == merge.left && other.right == merge.right)
-        break;  // of equal pairs the last counts
-      if (++probes > kMaxProbes)
-        return fail("the merges are made to collide; they are not real ones");
-    }
-    bpe.slots_[slot] = index;
+  const auto hash_of = [&](uint32_t i) { return hash(spec.merges[i].left, spec.merges[i].right); };
+  const auto equal = [&](uint32_t a, uint32_t b) {
+    return spec.merges[a].left == spec.merges[b].left &&
+           spec.merges[a].right == spec.merges[b].right;
+  };
+  if (!fill_slots(spec.merges.size(), bpe.slots_, hash_of, equal)) {
+    return fail("the merges are made to collide; they are not real ones");
   }
   for (uint32_t c = 0; c < kDirectCharacters; ++c) {
     std::string text;
@@ -50,9 +43,11 @@ Result<Bpe> Bpe::make(const TokenizerSpec& spec, const PieceTable& pieces) {
 uint32_t Bpe::rank(int32_t left, int32_t right) const {
   const size_t mask = slots_.size() - 1;
   const auto l = static_cast<uint32_t>(left), r = static_cast<uint32_t>(right);
-  for (size_t slot = hash(l, r) & mask; slots_[slot] != kNoSlot; slot = (slot + 1) & mask) {
-    const Merge& merge = spec_->merges[slots_[slot]];
-    if (merge.left == l && merge.right == r) return slots_[slot];
+  const uint64_t bits = hash(l, r);
+  for (size_t slot = bits & mask; slots_[slot] != kNoSlot; slot = (slot + 1) & mask) {
+    if (!may_match(slots_[slot], bits)) continue;
+    const Merge& merge = spec_->merges[slot_entry(slots_[slot])];
+    if (merge.left == l && merge.right == r) return slot_entry(slots_[slot]);
   }
   return kNoSlot;
 }

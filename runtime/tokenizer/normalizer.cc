@@ -16,8 +16,55 @@ bool is_ascii(std::string_view text) {
                              [](char byte) { return static_cast<unsigned char>(byte) < 0x80; });
 }
 
+// utf8proc sorts marks by insertion, so a text of nothing but marks would take the square of its
+// length. From this many in a row on, they are sorted here first; no language stacks so many
+// (Unicode's stream-safe format ends at 30).
+constexpr int kManyMarks = 64;
+
+bool has_many_marks(std::string_view text) {
+  int marks = 0;
+  while (!text.empty()) {
+    const Utf8Step step = next_character(text);
+    text.remove_prefix(step.bytes);
+    const auto category = utf8proc_category(static_cast<utf8proc_int32_t>(step.character));
+    marks = category == UTF8PROC_CATEGORY_MN || category == UTF8PROC_CATEGORY_MC ? marks + 1 : 0;
+    if (marks == kManyMarks) return true;
+  }
+  return false;
+}
+
+// `text` decomposed, with its marks in canonical order.
+std::string decompose(std::string_view text, int options) {
+  std::vector<utf8proc_int32_t> characters;
+  while (!text.empty()) {
+    const Utf8Step step = next_character(text);
+    text.remove_prefix(step.bytes);
+    utf8proc_int32_t parts[32];  // the longest decomposition has 18
+    int boundary = 0;
+    const auto count =
+        utf8proc_decompose_char(static_cast<utf8proc_int32_t>(step.character), parts, 32,
+                                static_cast<utf8proc_option_t>(options), &boundary);
+    characters.insert(characters.end(), parts, parts + std::clamp<utf8proc_ssize_t>(count, 0, 32));
+  }
+  const auto order = [](utf8proc_int32_t c) { return utf8proc_get_property(c)->combining_class; };
+  for (auto at = characters.begin(); at != characters.end();) {
+    const auto end = std::find_if(at, characters.end(), [&](auto c) { return order(c) == 0; });
+    std::ranges::stable_sort(at, end, {}, order);
+    at = end == characters.end() ? end : end + 1;
+  }
+  std::string out;
+  for (const utf8proc_int32_t c : characters) append_character(static_cast<char32_t>(c), out);
+  return out;
+}
+
 Result<std::string> normal_form(std::string_view text, int options) {
   if (is_ascii(text)) return std::string(text);  // is in every form
+  std::string decomposed;
+  if (has_many_marks(text)) {
+    decomposed =
+        decompose(text, UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | (options & UTF8PROC_COMPAT));
+    text = decomposed;
+  }
   utf8proc_uint8_t* bytes = nullptr;
   const auto length = utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
                                    static_cast<utf8proc_ssize_t>(text.size()), &bytes,

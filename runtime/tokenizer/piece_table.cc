@@ -25,19 +25,11 @@ size_t slot_count(size_t entries) { return std::bit_ceil(2 * entries + 2); }
 Result<PieceTable> PieceTable::make(const TokenizerSpec& spec) {
   PieceTable table;
   table.spec_ = &spec;
-  table.slots_.assign(slot_count(spec.vocabulary()), kNoSlot);
-  const size_t mask = table.slots_.size() - 1;
-  for (uint32_t id = 0; id < spec.vocabulary(); ++id) {
-    const std::string_view piece = spec.piece(id);
-    if (piece.empty()) continue;
-    size_t slot = hash(piece) & mask;
-    size_t probes = 0;
-    while (table.slots_[slot] != kNoSlot && spec.piece(table.slots_[slot]) != piece) {
-      slot = (slot + 1) & mask;
-      if (++probes > kMaxProbes)
-        return fail("the vocabulary's pieces are made to collide; it is not a real one");
-    }
-    table.slots_[slot] = id;
+  // An empty piece is an unused id: it is entered like the others, but never asked for.
+  const auto hash_of = [&](uint32_t id) { return hash(spec.piece(id)); };
+  const auto equal = [&](uint32_t a, uint32_t b) { return spec.piece(a) == spec.piece(b); };
+  if (!fill_slots(spec.vocabulary(), table.slots_, hash_of, equal)) {
+    return fail("the vocabulary's pieces are made to collide; it is not a real one");
   }
   return table;
 }
@@ -45,8 +37,10 @@ Result<PieceTable> PieceTable::make(const TokenizerSpec& spec) {
 int32_t PieceTable::find(std::string_view piece) const {
   if (piece.empty()) return -1;
   const size_t mask = slots_.size() - 1;
-  for (size_t slot = hash(piece) & mask; slots_[slot] != kNoSlot; slot = (slot + 1) & mask) {
-    if (spec_->piece(slots_[slot]) == piece) return static_cast<int32_t>(slots_[slot]);
+  const uint64_t bits = hash(piece);
+  for (size_t slot = bits & mask; slots_[slot] != kNoSlot; slot = (slot + 1) & mask) {
+    const uint32_t id = slot_entry(slots_[slot]);
+    if (may_match(slots_[slot], bits) && spec_->piece(id) == piece) return static_cast<int32_t>(id);
   }
   return -1;
 }

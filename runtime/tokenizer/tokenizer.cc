@@ -16,15 +16,14 @@ namespace volvelle {
 namespace {
 
 // Bounds that no real tokenizer comes near.
-constexpr size_t kMaxVocabulary = 1 << 24;
 constexpr size_t kMaxSteps = 32;
 constexpr size_t kMaxAddedBytes = 4096;
 constexpr double kMaxGrowth = 1024;  // bytes that all steps together may make of one
 
 Result<void> check_pieces(const TokenizerSpec& spec) {
-  if (spec.vocabulary() > kMaxVocabulary) {
+  if (spec.vocabulary() > kMaxSlotEntries) {
     return fail("the vocabulary has {} pieces; at most {} are possible", spec.vocabulary(),
-                kMaxVocabulary);
+                kMaxSlotEntries);
   }
   uint32_t previous = 0;
   bool ordered = true, whole = true;
@@ -44,6 +43,9 @@ Result<void> check_pieces(const TokenizerSpec& spec) {
 
 Result<void> check_ids(const TokenizerSpec& spec) {
   const auto vocabulary = static_cast<uint32_t>(spec.vocabulary());
+  if (spec.merges.size() > kMaxSlotEntries) {
+    return fail("{} merges are more than the {} possible", spec.merges.size(), kMaxSlotEntries);
+  }
   for (const Merge& merge : spec.merges) {
     if (merge.left >= vocabulary || merge.right >= vocabulary || merge.result >= vocabulary) {
       return fail("merge {}: id {}, {} or {} lies outside the vocabulary of {}",
