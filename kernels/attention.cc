@@ -175,8 +175,8 @@ HWY_INLINE void add_values(const float* weights, const T* values, size_t element
 // One row's step of the online softmax: its logits of slots [begin, end) become weights relative to
 // the greatest logit so far, and weights of the rest of [low, high) zero. Returns what multiplies
 // the row's earlier sums.
-HWY_INLINE float weigh(float soft_cap, size_t low, size_t high, size_t begin, size_t end,
-                       float* HWY_RESTRICT logits, float& maximum, float& total) {
+HWY_NOINLINE float weigh(float soft_cap, size_t low, size_t high, size_t begin, size_t end,
+                         float* HWY_RESTRICT logits, float& maximum, float& total) {
   if (begin >= end) {
     std::fill(logits + low, logits + high, 0.0f);
     return 1.0f;

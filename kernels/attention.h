@@ -37,8 +37,8 @@ struct CacheView {
 };
 
 struct AttentionShape {
-  size_t query_heads =
-      0;  // a multiple of kv_heads; query head h reads kv head h / (query_heads / kv_heads)
+  // A multiple of kv_heads; query head h reads kv head h / (query_heads / kv_heads).
+  size_t query_heads = 0;
   size_t kv_heads = 0;
   size_t head_dim = 0;
   float scale = 1;     // multiplies q . k
@@ -73,7 +73,8 @@ size_t attention_scratch_floats(const AttentionShape& shape);
 
 // Outputs of query tokens [first, first + count) of the chunk for the query heads of `kv_head`,
 // over every cached position that each token may see. The chunk's own keys and values are stored
-// already. count <= kAttentionTokens.
+// already. count <= kAttentionTokens. Outputs are the
+// same to the bit however the tokens are divided into chunks and calls.
 void attend(const AttentionShape& shape, const CacheView& cache, const AttentionChunk& chunk,
             size_t kv_head, size_t first, size_t count, float* scratch);
 
