@@ -198,7 +198,7 @@ TEST_CASE(
     CHECK(!source.read(*source.find("h"), 1, 1, h).has_value());
     const auto odd = source.read(*source.find("odd"), 0, 1, h);
     REQUIRE(!odd.has_value());
-    CHECK(contains(odd.error().message, "tensor odd is of type type 99"));
+    CHECK(contains(odd.error().message, "tensor odd is of type number 99"));
     const auto ids = source.read(*source.find("ids"), 0, 1, row);
     REQUIRE(!ids.has_value());
     CHECK(contains(ids.error().message, "tensor ids is of type I32"));
