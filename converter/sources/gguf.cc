@@ -371,8 +371,8 @@ Result<GgufMetadata> GgufTensorSource::add(const std::string& path) {
     VOLVELLE_ASSIGN_OR_RETURN(const uint32_t number, header.number<uint32_t>(name));
     VOLVELLE_ASSIGN_OR_RETURN(const uint64_t offset, header.number<uint64_t>(name));
     const GgufBlockType* type = find_gguf_block_type(number);
-    tensors_.push_back(
-        {name, type ? std::string(type->name) : std::format("number {}", number), std::move(shape)});
+    tensors_.push_back({name, type ? std::string(type->name) : std::format("number {}", number),
+                        std::move(shape)});
     places_.push_back({files_.size(), 0, type});
     offsets.push_back(offset);
   }

@@ -24,7 +24,8 @@ ScratchFolder::~ScratchFolder() {
 
 std::string ScratchFolder::write(std::string_view name, std::string_view bytes) const {
   const std::string path = file(name);
-  // A file that is cut to nothing and written again is flushed to the disk by ext4, which takes milliseconds.
+  // A file that is cut to nothing and written again is flushed to the disk by ext4, which takes
+  // milliseconds.
   std::filesystem::remove(path);
   std::ofstream(path, std::ios::binary)
       .write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
