@@ -18,9 +18,10 @@ for argument; do
 done
 # A folder keeps the generator that it was made with.
 [ -e "$folder/CMakeCache.txt" ] || options+=(-G Ninja)
-if command -v ccache >/dev/null; then
-  export CMAKE_C_COMPILER_LAUNCHER=ccache CMAKE_CXX_COMPILER_LAUNCHER=ccache
-fi
+# Stated each time: the folder may remember a ccache that is gone.
+launcher=$(command -v ccache >/dev/null && echo ccache) || launcher=
+options+=("-DCMAKE_C_COMPILER_LAUNCHER=$launcher" "-DCMAKE_CXX_COMPILER_LAUNCHER=$launcher")
+export CCACHE_BASEDIR=$PWD  # so that one build folder's results serve another
 
 # Some of our files take a gigabyte to compile.
 jobs=$(nproc)

@@ -5,11 +5,11 @@
 #   platforms/debian/packages.sh --list [build] [sample] [tests]
 set -euo pipefail
 
-build=(g++ cmake ninja-build pkg-config
+build=(g++ cmake ninja-build ccache pkg-config
   libxnnpack-dev libpthreadpool-dev libhwy-dev libflatbuffers-dev flatbuffers-compiler
   libpcre2-dev libutf8proc-dev nlohmann-json3-dev libcli11-dev libxxhash-dev)
 sample=(python3-pip unzip)               # to fetch the sample checkpoint
-tests=(doctest-dev clang-format ccache)
+tests=(doctest-dev clang-format)
 
 list=0
 [ "${1:-}" = --list ] && { list=1; shift; }
