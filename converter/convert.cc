@@ -13,6 +13,7 @@
 #include "converter/writer.h"
 #include "platforms/clock.h"
 #include "platforms/thread_pool.h"
+#include "runtime/tokenizer/stored.h"
 
 namespace volvelle {
 namespace {
@@ -118,6 +119,21 @@ Result<std::vector<StoredTensor>> write_weights(const recipe::Model& model,
   return stored;
 }
 
+Result<flatbuffers::Offset<file::Tokenizer>> write_tokenizer(
+    const std::optional<TokenizerSpec>& tokenizer, flatbuffers::FlatBufferBuilder& builder,
+    ModelWriter& writer, ConvertReport& report) {
+  if (!tokenizer) {
+    report.notices.push_back("the model file has no tokenizer; give it token ids (--tokens)");
+    return flatbuffers::Offset<file::Tokenizer>();
+  }
+  report.tokenizer = true;
+  return store_tokenizer(*tokenizer, builder,
+                         [&](std::span<const std::byte> bytes) -> Result<file::Segment> {
+                           add_part(report, "tokenizer", "", bytes.size());
+                           return writer.write_segment(bytes);
+                         });
+}
+
 void drop_scaling(recipe::Model& model, ConvertReport& report) {
   for (RotaryPlan& plan : model.positions) {
     if (plan.scaling == RotaryScalingKind::kNone) continue;
@@ -149,7 +165,7 @@ Result<uint64_t> choose_context(const ConvertOptions& options, const recipe::Mod
 Result<ConvertReport> convert(const ConvertOptions& options, const ThreadPool& threads) {
   const double start = monotonic_seconds();
   ConvertReport report;
-  VOLVELLE_ASSIGN_OR_RETURN(OpenedSource opened, open_source(options.source, options.ignored_keys));
+  VOLVELLE_ASSIGN_OR_RETURN(OpenedSource opened, open_source(options.source, options.ignored_keys, options.tokenizer));
   VOLVELLE_ASSIGN_OR_RETURN(recipe::Model model, describe(*opened.family, opened.checkpoint));
   if (options.drop_scaling) drop_scaling(model, report);
   VOLVELLE_ASSIGN_OR_RETURN(const uint64_t context, choose_context(options, model, report));
@@ -177,7 +193,8 @@ Result<ConvertReport> convert(const ConvertOptions& options, const ThreadPool& t
                             write_dials(model, context, writer, report));
 
   flatbuffers::FlatBufferBuilder builder;
-  flatbuffers::Offset<file::Tokenizer> tokenizer;
+  VOLVELLE_ASSIGN_OR_RETURN(const flatbuffers::Offset<file::Tokenizer> tokenizer,
+                            write_tokenizer(opened.tokenizer, builder, writer, report));
   const About about{report.name, report.origin, report.family, report.licence};
   build_table(about, model, tensors, dials, context, opened.generation, tokenizer, builder);
   const std::span<const std::byte> table =

@@ -23,6 +23,7 @@ struct ConvertOptions {
   WeightType weights = WeightType::kQ4;
   std::optional<uint64_t> context;  // positions that the dials must reach; default the model's own
   bool drop_scaling = false;        // --rope-scaling none
+  bool tokenizer = true;            // false: leave it out
   bool force = false;               // replace the output
   std::vector<std::string> ignored_keys;
 

@@ -12,6 +12,8 @@
 
 #include "converter/sources/gguf.h"
 #include "converter/sources/hf_folder.h"
+#include "converter/tokenizers/gguf_vocabulary.h"
+#include "converter/tokenizers/tokenizer_json.h"
 
 namespace volvelle {
 namespace {
@@ -61,6 +63,14 @@ Result<std::string> fetch(const std::string& name) {
   }
   if (status != 0 || last.empty()) return fail("{}: hf could not fetch the model", name);
   return last;
+}
+
+// A tokenizer that cannot be read is no reason to give up the model, but the user must say so.
+Result<TokenizerSpec> or_without(Result<TokenizerSpec> tokenizer) {
+  if (!tokenizer) {
+    return fail("{}; --no-tokenizer converts the model without it", tokenizer.error().message);
+  }
+  return tokenizer;
 }
 
 // The `license:` of the settings that open a model card.
@@ -133,10 +143,18 @@ Result<const Family*> family_of(const HfFolder& folder) {
   return family;
 }
 
-Result<OpenedSource> open_folder(const std::string& path, std::span<const std::string> ignored) {
+Result<OpenedSource> open_folder(const std::string& path, std::span<const std::string> ignored,
+                                 bool with_tokenizer) {
   VOLVELLE_ASSIGN_OR_RETURN(HfFolder folder, open_hf_folder(path));
   VOLVELLE_ASSIGN_OR_RETURN(const Family* family, family_of(folder));
   VOLVELLE_ASSIGN_OR_RETURN(recipe::Generation generation, read_generation(folder));
+  std::optional<TokenizerSpec> tokenizer;
+  std::error_code unreadable;
+  if (with_tokenizer && fs::exists(folder.file("tokenizer.json"), unreadable)) {
+    VOLVELLE_ASSIGN_OR_RETURN(tokenizer,
+                              or_without(read_tokenizer_json(folder.file("tokenizer.json"),
+                                                             folder.file("tokenizer_config.json"))));
+  }
   const fs::path plain = fs::absolute(path).lexically_normal();
   const std::string name = (plain.has_filename() ? plain : plain.parent_path()).filename().string();
   Config config(folder.file("config.json"), "", folder.config, ignored);
@@ -149,6 +167,7 @@ Result<OpenedSource> open_folder(const std::string& path, std::span<const std::s
       .origin = name,
       .licence = card_licence(folder.file("README.md")),
       .generation = std::move(generation),
+      .tokenizer = std::move(tokenizer),
   };
 }
 
@@ -179,7 +198,8 @@ std::string text_or_empty(const GgufMetadata& metadata, std::string_view key) {
   return std::string(*metadata.text(key));
 }
 
-Result<OpenedSource> open_gguf(const std::string& path, std::span<const std::string> ignored) {
+Result<OpenedSource> open_gguf(const std::string& path, std::span<const std::string> ignored,
+                               bool with_tokenizer) {
   VOLVELLE_ASSIGN_OR_RETURN(std::unique_ptr<GgufTensorSource> source, GgufTensorSource::open(path));
   const GgufMetadata& metadata = source->metadata();
   const std::string architecture = text_or_empty(metadata, "general.architecture");
@@ -197,6 +217,11 @@ Result<OpenedSource> open_gguf(const std::string& path, std::span<const std::str
     const auto token = static_cast<uint32_t>(std::min<uint64_t>(id, INT32_MAX));
     if (!std::ranges::contains(generation.eos, token)) generation.eos.push_back(token);
   }
+  std::optional<TokenizerSpec> tokenizer;
+  const std::string vocabulary = text_or_empty(metadata, "tokenizer.ggml.model");
+  if (with_tokenizer && !vocabulary.empty() && vocabulary != "no_vocab" && vocabulary != "none") {
+    VOLVELLE_ASSIGN_OR_RETURN(tokenizer, or_without(read_gguf_tokenizer(metadata)));
+  }
   const std::string file = fs::path(path).filename().string();
   const std::string name = text_or_empty(metadata, "general.name");
   const std::string url = text_or_empty(metadata, "general.source.url");
@@ -210,30 +235,35 @@ Result<OpenedSource> open_gguf(const std::string& path, std::span<const std::str
       .origin = url.empty() ? file : url,
       .licence = std::move(licence),
       .generation = std::move(generation),
+      .tokenizer = std::move(tokenizer),
   };
+}
+
+Result<OpenedSource> open_path(const std::string& path, std::span<const std::string> ignored_keys,
+                               bool with_tokenizer) {
+  std::error_code ignored;
+  const fs::path file(path);
+  if (fs::is_directory(file, ignored)) return open_folder(path, ignored_keys, with_tokenizer);
+  if (file.extension() == ".safetensors" || file.filename() == "config.json") {
+    return open_folder(file.has_parent_path() ? file.parent_path().string() : ".", ignored_keys,
+                       with_tokenizer);
+  }
+  if (file.extension() == ".gguf") return open_gguf(path, ignored_keys, with_tokenizer);
+  return fail("{}: is neither a folder with config.json nor a .gguf file", path);
 }
 
 }  // namespace
 
 Result<OpenedSource> open_source(const std::string& source,
-                                 std::span<const std::string> ignored_keys) {
+                                 std::span<const std::string> ignored_keys, bool with_tokenizer) {
   std::error_code ignored;
   std::string path = source;
   if (!fs::exists(path, ignored)) {
     if (!hub_name(source)) return fail("{}: there is no such file or folder", source);
     VOLVELLE_ASSIGN_OR_RETURN(path, fetch(source));
   }
-  const fs::path file(path);
-  Result<OpenedSource> opened =
-      fail("{}: is neither a folder with config.json nor a .gguf file", path);
-  if (fs::is_directory(file, ignored)) {
-    opened = open_folder(path, ignored_keys);
-  } else if (file.extension() == ".safetensors" || file.filename() == "config.json") {
-    opened = open_folder(file.has_parent_path() ? file.parent_path().string() : ".", ignored_keys);
-  } else if (file.extension() == ".gguf") {
-    opened = open_gguf(path, ignored_keys);
-  }
-  if (opened && path != source) opened->name = opened->origin = source;
+  VOLVELLE_ASSIGN_OR_RETURN(OpenedSource opened, open_path(path, ignored_keys, with_tokenizer));
+  if (path != source) opened.name = opened.origin = source;
   return opened;
 }
 

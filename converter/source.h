@@ -3,7 +3,6 @@
 #ifndef VOLVELLE_CONVERTER_SOURCE_H_
 #define VOLVELLE_CONVERTER_SOURCE_H_
 
-#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -12,6 +11,7 @@
 #include "converter/families/family.h"
 #include "converter/recipe.h"
 #include "platforms/error.h"
+#include "runtime/tokenizer/spec.h"
 
 namespace volvelle {
 
@@ -23,12 +23,13 @@ struct OpenedSource {
   std::string origin;
   std::string licence;
   recipe::Generation generation;
+  std::optional<TokenizerSpec> tokenizer;  // none: the checkpoint has none, or none was wanted
 };
 
 // `source` is a folder with config.json, a .safetensors file in one, a .gguf file, or OWNER/NAME,
 // which the program `hf` then fetches.
 Result<OpenedSource> open_source(const std::string& source,
-                                 std::span<const std::string> ignored_keys);
+                                 std::span<const std::string> ignored_keys, bool with_tokenizer);
 
 }  // namespace volvelle
 

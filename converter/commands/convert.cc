@@ -133,6 +133,7 @@ void add_convert_command(Program& program) {
                   "Convert as if the checkpoint's settings had no such key (may be repeated)")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  command.add_flag("!--no-tokenizer", options->convert.tokenizer, "Leave the tokenizer out");
   command.add_flag("--force", options->convert.force, "Replace the output if it exists");
   command.add_flag("--json", options->json, "Print the report as JSON");
   add_thread_options(command, options->compute);
