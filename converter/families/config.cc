@@ -122,6 +122,7 @@ std::string shown(const json& value) {
 
 std::optional<uint64_t> whole(const json& value) {
   if (value.is_number_unsigned()) return value.get<uint64_t>();
+  if (value.is_number_integer() && value.get<int64_t>() >= 0) return value.get<uint64_t>();
   if (!value.is_number_float()) return std::nullopt;
   const double number = value.get<double>();
   if (!(number >= 0 && number < double{kCountLimit}) || number != std::floor(number)) {
