@@ -155,7 +155,8 @@ Result<TokenizerSpec> view_tokenizer(const file::Tokenizer& table, const Segment
       VOLVELLE_ASSIGN_OR_RETURN(const auto bytes,
                                 view<char>("chat_templates", stored->text(), read));
       const std::string_view template_text(bytes.data(), bytes.size());
-      if (!is_utf8(template_text)) return fail("tokenizer.chat_templates: a template is not UTF-8");
+      if (!is_utf8(template_text) || !is_utf8(text(stored->name())))
+        return fail("tokenizer.chat_templates: a template is not UTF-8");
       spec.chat_templates.push_back({text(stored->name()), template_text});
     }
   }

@@ -95,40 +95,46 @@ double growth(const NormalizerStep& step) {
   return 1;
 }
 
-// Every step's strings are UTF-8, there are few steps, and together they do not blow a text up.
+// There are few steps, and their strings are UTF-8.
 Result<void> check_steps(const TokenizerSpec& spec) {
   if (std::max({spec.normalizers.size(), spec.pre_tokenizers.size(), spec.decoders.size()}) >
       kMaxSteps) {
     return fail("more than {} steps of one kind", kMaxSteps);
   }
+  const auto check = [](const char* field, const auto& steps) -> Result<void> {
+    for (const auto& step : steps) {
+      if (!is_utf8(step.pattern) || !is_utf8(step.text))
+        return fail("{}: a text is not UTF-8", field);
+    }
+    return {};
+  };
+  VOLVELLE_RETURN_IF_ERROR(check("normalizers", spec.normalizers));
+  VOLVELLE_RETURN_IF_ERROR(check("pre_tokenizers", spec.pre_tokenizers));
+  return check("decoders", spec.decoders);
+}
+
+// Together the steps do not blow a text up. Their patterns are not empty.
+Result<void> check_growth(const TokenizerSpec& spec) {
   double encoding = 1, decoding = 1;
-  for (const NormalizerStep& step : spec.normalizers) {
-    if (!is_utf8(step.pattern) || !is_utf8(step.text))
-      return fail("normalizers: a text is not UTF-8");
-    encoding *= growth(step);
-  }
+  for (const NormalizerStep& step : spec.normalizers) encoding *= growth(step);
   for (const PreTokenizerStep& step : spec.pre_tokenizers) {
-    if (!is_utf8(step.pattern) || !is_utf8(step.text))
-      return fail("pre_tokenizers: a text is not UTF-8");
     if (step.kind == PreTokenizerKind::byte_level) encoding *= 2;
     if (step.kind == PreTokenizerKind::prefix_space) encoding *= 2;
     if (step.kind == PreTokenizerKind::metaspace)
       encoding *= 2.0 * static_cast<double>(step.text.size());
   }
   for (const DecoderStep& step : spec.decoders) {
-    if (!is_utf8(step.pattern) || !is_utf8(step.text)) return fail("decoders: a text is not UTF-8");
     if (step.kind == DecoderKind::replace) {
       decoding *= std::max(
           1.0, static_cast<double>(step.text.size()) / static_cast<double>(step.pattern.size()));
-    } else {
-      decoding *= step.kind == DecoderKind::byte_level || step.kind == DecoderKind::byte_fallback
-                      ? 3
-                      : 1;  // U+FFFD
+    } else if (step.kind == DecoderKind::byte_level || step.kind == DecoderKind::byte_fallback) {
+      decoding *= 3;  // U+FFFD for a byte
     }
   }
-  if (!(encoding <= kMaxGrowth))
+  if (encoding > kMaxGrowth) {
     return fail("normalizers and pre_tokenizers: a text could grow beyond measure");
-  if (!(decoding <= kMaxGrowth)) return fail("decoders: a text could grow beyond measure");
+  }
+  if (decoding > kMaxGrowth) return fail("decoders: a text could grow beyond measure");
   return {};
 }
 
@@ -155,10 +161,11 @@ struct Tokenizer::Parts {
 Result<void> Tokenizer::Parts::build() {
   VOLVELLE_RETURN_IF_ERROR(check_pieces(spec));
   VOLVELLE_RETURN_IF_ERROR(check_ids(spec));
+  VOLVELLE_RETURN_IF_ERROR(check_steps(spec));
   VOLVELLE_ASSIGN_OR_RETURN(normalizer, Normalizer::make(spec.normalizers));
   VOLVELLE_ASSIGN_OR_RETURN(pre_tokenizer, PreTokenizer::make(spec.pre_tokenizers));
   VOLVELLE_RETURN_IF_ERROR(check_decoders(spec.decoders));
-  VOLVELLE_RETURN_IF_ERROR(check_steps(spec));
+  VOLVELLE_RETURN_IF_ERROR(check_growth(spec));
   VOLVELLE_ASSIGN_OR_RETURN(pieces, PieceTable::make(spec));
   VOLVELLE_ASSIGN_OR_RETURN(model, Bpe::make(spec, pieces));
   special.resize(spec.vocabulary());

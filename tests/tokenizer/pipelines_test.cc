@@ -3,8 +3,10 @@
 
 #include <doctest/doctest.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <string>
+#include <string_view>
 
 #include "converter/sources/gguf.h"
 #include "converter/tokenizers/gguf_vocabulary.h"
@@ -42,26 +44,40 @@ TEST_CASE(
 }
 
 TEST_CASE("real vocabularies give the references' ids, texts and streams") {
-  // Unpacked vocabularies are too large to keep beside the tests.
-  const char* unpacked = std::getenv("VOLVELLE_VOCABULARIES");
-  if (unpacked == nullptr) {
-    MESSAGE(
-        "skipped: VOLVELLE_VOCABULARIES names no folder of unpacked vocabularies (vocabs/, "
-        "vectors/)");
+  // They are too large to keep beside the tests: the folder has vocabs/NAME.gguf or
+  // NAME.tokenizer.json, plain or packed as .xz, and vectors/NAME.jsonl.
+  const char* named = std::getenv("VOLVELLE_TOKENIZER_DATA");
+  const std::filesystem::path folder = named != nullptr ? named : "../shared/data/tokenizers";
+  if (!std::filesystem::exists(folder / "vocabs")) {
+    MESSAGE("skipped: ", folder.string(),
+            " has no vocabularies; VOLVELLE_TOKENIZER_DATA may name another folder");
     return;
   }
-  const std::string folder = unpacked;
-  for (const char* name : {"gpt-2", "llama-bpe", "llama-spm", "qwen2", "smollm2"}) {
+  const auto unpacked = [&](const std::string& name) {
+    const std::string plain = (folder / "vocabs" / name).string();
+    if (std::filesystem::exists(plain)) return plain;
+    const std::string target =
+        (std::filesystem::temp_directory_path() / ("volvelle_" + name)).string();
+    const std::string command = "xz -dc '" + plain + ".xz' > '" + target + "'";
+    return std::system(command.c_str()) == 0 ? target : std::string();
+  };
+  for (const char* name : {"gpt-2", "llama-bpe", "llama-spm", "qwen2", "smollm2", "llama2js"}) {
     SUBCASE(name) {
-      const auto source = GgufTensorSource::open(folder + "/vocabs/" + name + ".gguf");
-      REQUIRE_MESSAGE(source.has_value(), source.error().message);
-      check_both_ways(read_gguf_tokenizer((*source)->metadata()),
-                      folder + "/vectors/" + name + ".jsonl");
+      const bool is_json = std::string_view(name) == "llama2js";
+      const std::string path = unpacked(name + std::string(is_json ? ".tokenizer.json" : ".gguf"));
+      if (path.empty()) {
+        MESSAGE("skipped: ", name, " could not be unpacked; install xz-utils");
+        return;
+      }
+      const std::string vectors = (folder / "vectors" / (std::string(name) + ".jsonl")).string();
+      if (is_json) {
+        check_both_ways(read_tokenizer_json(path), vectors);
+      } else {
+        const auto source = GgufTensorSource::open(path);
+        REQUIRE_MESSAGE(source.has_value(), source.error().message);
+        check_both_ways(read_gguf_tokenizer((*source)->metadata()), vectors);
+      }
     }
-  }
-  SUBCASE("llama2js") {
-    check_both_ways(read_tokenizer_json(folder + "/vocabs/llama2js.tokenizer.json"),
-                    folder + "/vectors/llama2js.jsonl");
   }
 }
 
