@@ -21,30 +21,34 @@ Result<BlockOperator> BlockOperator::make(const Model& model, const Block& block
   BlockOperator result(block, width);
   VOLVELLE_ASSIGN_OR_RETURN(result.qkv_, LinearOperator::make(model, block.attention.qkv));
   VOLVELLE_ASSIGN_OR_RETURN(result.output_, LinearOperator::make(model, block.attention.output));
-  VOLVELLE_ASSIGN_OR_RETURN(result.gate_up_, LinearOperator::make(model, block.feed_forward.gate_up));
+  VOLVELLE_ASSIGN_OR_RETURN(result.gate_up_,
+                            LinearOperator::make(model, block.feed_forward.gate_up));
   VOLVELLE_ASSIGN_OR_RETURN(result.down_, LinearOperator::make(model, block.feed_forward.down));
   return result;
 }
 
 size_t BlockOperator::packed_bytes() const {
-  return qkv_.packed_bytes() + output_.packed_bytes() + gate_up_.packed_bytes() + down_.packed_bytes();
+  return qkv_.packed_bytes() + output_.packed_bytes() + gate_up_.packed_bytes() +
+         down_.packed_bytes();
 }
 
-Result<void> BlockOperator::run(const Chunk& chunk, const CacheView& cache, const float* rotary_rows,
-                                const Workspace& workspace, const ThreadPool& pool) {
+Result<void> BlockOperator::run(const Chunk& chunk, const CacheView& cache,
+                                const float* rotary_rows, const Workspace& workspace,
+                                const ThreadPool& pool) {
   const Block& block = *block_;
   const Workspace& w = workspace;
   const size_t tokens = chunk.tokens, inner = block.feed_forward.down.weight->columns;
   const auto norm = [&](const Norm& norm, size_t first, size_t count) {
-    rms_norm(chunk.x + first * width_, width_, norm.weight, norm.epsilon, count, width_, w.normed + first * width_,
-             width_);
+    rms_norm(chunk.x + first * width_, width_, norm.weight, norm.epsilon, count, width_,
+             w.normed + first * width_, width_);
   };
   const auto add_branch = [&](size_t first, size_t count) {
     add(w.branch + first * width_, count * width_, chunk.x + first * width_);
   };
 
   // x += output(attention(qkv(norm(x))))
-  for_rows(pool, tokens, [&](size_t first, size_t count) { norm(block.attention_norm, first, count); });
+  for_rows(pool, tokens,
+           [&](size_t first, size_t count) { norm(block.attention_norm, first, count); });
   VOLVELLE_RETURN_IF_ERROR(qkv_.run(w.normed, tokens, w.qkv, w.quantized, pool));
   prepare_heads(chunk, cache, rotary_rows, w, pool);
   attend_all(chunk, cache, w, pool);
@@ -66,17 +70,19 @@ Result<void> BlockOperator::run(const Chunk& chunk, const CacheView& cache, cons
 }
 
 // Normalises and rotates q and k in place and moves k and v into the cache.
-void BlockOperator::prepare_heads(const Chunk& chunk, const CacheView& cache, const float* rotary_rows,
-                                  const Workspace& workspace, const ThreadPool& pool) const {
+void BlockOperator::prepare_heads(const Chunk& chunk, const CacheView& cache,
+                                  const float* rotary_rows, const Workspace& workspace,
+                                  const ThreadPool& pool) const {
   const Attention& attention = block_->attention;
   const AttentionShape shape = attention_shape(attention);
   const size_t head_dim = attention.head_dim;
   const size_t stride = attention.query_width() + 2 * attention.kv_width();
   for_rows(pool, chunk.tokens, [&](size_t first, size_t count) {
-    float* const queries = workspace.qkv + first * stride;       // [count, query_heads, head_dim]
-    float* const keys = queries + attention.query_width();       // [count, kv_heads, head_dim]
-    float* const values = keys + attention.kv_width();           // [count, kv_heads, head_dim]
-    const auto norm_and_rotate = [&](float* heads, size_t head_count, const std::optional<Norm>& norm) {
+    float* const queries = workspace.qkv + first * stride;  // [count, query_heads, head_dim]
+    float* const keys = queries + attention.query_width();  // [count, kv_heads, head_dim]
+    float* const values = keys + attention.kv_width();      // [count, kv_heads, head_dim]
+    const auto norm_and_rotate = [&](float* heads, size_t head_count,
+                                     const std::optional<Norm>& norm) {
       if (norm) {
         for (size_t t = 0; t < count; ++t) {
           float* row = heads + t * stride;
@@ -101,8 +107,8 @@ void BlockOperator::prepare_heads(const Chunk& chunk, const CacheView& cache, co
   });
 }
 
-void BlockOperator::attend_all(const Chunk& chunk, const CacheView& cache, const Workspace& workspace,
-                               const ThreadPool& pool) const {
+void BlockOperator::attend_all(const Chunk& chunk, const CacheView& cache,
+                               const Workspace& workspace, const ThreadPool& pool) const {
   const Attention& attention = block_->attention;
   const AttentionShape shape = attention_shape(attention);
   const AttentionChunk queries{.queries = workspace.qkv,
@@ -114,7 +120,8 @@ void BlockOperator::attend_all(const Chunk& chunk, const CacheView& cache, const
   const size_t tiles = (chunk.tokens + kAttentionTokens - 1) / kAttentionTokens;
   pool.parallel_for(tiles * attention.kv_heads, [&](size_t task, size_t thread) {
     const size_t first = task / attention.kv_heads * kAttentionTokens;
-    attend(shape, cache, queries, task % attention.kv_heads, first, std::min(kAttentionTokens, chunk.tokens - first),
+    attend(shape, cache, queries, task % attention.kv_heads, first,
+           std::min(kAttentionTokens, chunk.tokens - first),
            workspace.attention + thread * workspace.attention_floats);
   });
 }

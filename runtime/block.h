@@ -15,13 +15,13 @@ namespace volvelle {
 
 // Scratch that all blocks share, each sized for the largest of them and one chunk of tokens.
 struct Workspace {
-  float* normed = nullptr;    // [tokens, width]
-  float* qkv = nullptr;       // [tokens, (query_heads + 2 * kv_heads) * head_dim]
-  float* attended = nullptr;  // [tokens, query_heads * head_dim]
-  float* branch = nullptr;    // [tokens, width]
-  float* gate_up = nullptr;   // [tokens, 2 * feed-forward width]
-  float* gated = nullptr;     // [tokens, feed-forward width]
-  float* attention = nullptr; // [threads, attention_floats]
+  float* normed = nullptr;     // [tokens, width]
+  float* qkv = nullptr;        // [tokens, (query_heads + 2 * kv_heads) * head_dim]
+  float* attended = nullptr;   // [tokens, query_heads * head_dim]
+  float* branch = nullptr;     // [tokens, width]
+  float* gate_up = nullptr;    // [tokens, 2 * feed-forward width]
+  float* gated = nullptr;      // [tokens, feed-forward width]
+  float* attention = nullptr;  // [threads, attention_floats]
   size_t attention_floats = 0;
   QuantizedInput quantized;
 };
@@ -40,8 +40,8 @@ class BlockOperator {
   // Adds the block's two branches to `chunk.x` and stores the chunk's keys and values in `cache`.
   //
   //   rotary_rows  [tokens, 2, planes] of this block's dial; null where it has none
-  Result<void> run(const Chunk& chunk, const CacheView& cache, const float* rotary_rows, const Workspace& workspace,
-                   const ThreadPool& pool);
+  Result<void> run(const Chunk& chunk, const CacheView& cache, const float* rotary_rows,
+                   const Workspace& workspace, const ThreadPool& pool);
 
   size_t packed_bytes() const;
 
@@ -64,7 +64,8 @@ AttentionShape attention_shape(const Attention& attention);
 // Rows that one thread takes at a time.
 inline constexpr size_t kRowsPerTask = 16;
 
-// Calls function(first, count) for consecutive rows until all `rows` are done, on the threads of `pool`.
+// Calls function(first, count) for consecutive rows until all `rows` are done, on the threads of
+// `pool`.
 template <typename Function>
 void for_rows(const ThreadPool& pool, size_t rows, const Function& function) {
   pool.parallel_for((rows + kRowsPerTask - 1) / kRowsPerTask, [&](size_t task, size_t) {

@@ -1,5 +1,6 @@
-// The container of a model file: two header slots of which the newer valid one counts, a FlatBuffers table
-// (schema/volvelle.fbs), and the segments it points to. schema/README.md says what a verified file promises.
+// The container of a model file: two header slots of which the newer valid one counts, a
+// FlatBuffers table (schema/volvelle.fbs), and the segments it points to. schema/README.md says
+// what a verified file promises.
 
 #ifndef VOLVELLE_RUNTIME_FILE_FORMAT_H_
 #define VOLVELLE_RUNTIME_FILE_FORMAT_H_
@@ -12,7 +13,8 @@
 
 namespace volvelle {
 
-static_assert(std::endian::native == std::endian::little, "model files are little-endian and mapped as they are");
+static_assert(std::endian::native == std::endian::little,
+              "model files are little-endian and mapped as they are");
 
 inline constexpr std::array<char, 8> kFileMagic = {'V', 'O', 'L', 'V', 'E', 'L', 'L', 'E'};
 inline constexpr uint32_t kFileVersion = 1;
@@ -34,14 +36,17 @@ static_assert(sizeof(HeaderSlot) == 64);
 // A page each, so that writing one cannot tear the other.
 inline constexpr std::array<uint64_t, 2> kSlotOffsets = {0, 4096};
 
-inline constexpr uint64_t kSegmentAlignment = 64;             // of every segment
-inline constexpr uint64_t kLargeSegmentBytes = 64 * 1024;     // from this size on, a segment starts a page
-inline constexpr uint64_t kLargeSegmentAlignment = 16 * 1024; // the largest page in use (Pi 5, Android)
+inline constexpr uint64_t kSegmentAlignment = 64;  // of every segment
+inline constexpr uint64_t kLargeSegmentBytes =
+    64 * 1024;  // from this size on, a segment starts a page
+inline constexpr uint64_t kLargeSegmentAlignment =
+    16 * 1024;  // the largest page in use (Pi 5, Android)
 inline constexpr uint64_t kFirstSegmentOffset = 64 * 1024;
-inline constexpr uint64_t kSegmentTail = 64;  // bytes of the file after any segment: vector loads may pass its end
+inline constexpr uint64_t kSegmentTail =
+    64;  // bytes of the file after any segment: vector loads may pass its end
 inline constexpr uint64_t kMaxTableBytes = 64 * 1024 * 1024;
 
-uint64_t checksum(std::span<const std::byte> bytes);          // XXH3-64
+uint64_t checksum(std::span<const std::byte> bytes);  // XXH3-64
 uint64_t header_checksum(const HeaderSlot& slot);
 
 }  // namespace volvelle

@@ -57,8 +57,10 @@ Result<KvCache> KvCache::make(const Stack& stack, CacheType type, size_t context
   Result<AlignedBuffer> buffer = std::unexpected(Error{});
   if (fits) buffer = AlignedBuffer::make(layout.end());
   if (!buffer) {
-    return fail("a cache of {} tokens does not fit in memory; ask for fewer with --context, or for a smaller --kv",
-                context);
+    return fail(
+        "a cache of {} tokens does not fit in memory; ask for fewer with --context, or for a "
+        "smaller --kv",
+        context);
   }
   cache.buffer_ = *std::move(buffer);
   std::byte* base = cache.buffer_.bytes().data();
@@ -80,7 +82,8 @@ size_t KvCache::bytes_read(const Stack& stack, size_t tokens) const {
   for (size_t i = 0; i < layers_.size(); ++i) {
     const Attention& attention = stack.blocks[i].attention;
     const size_t seen = attention.window == 0 ? tokens : std::min(tokens, attention.window);
-    bytes += 2 * attention.kv_heads * seen * (row_bytes(attention, layers_[i].type) + scale_bytes(layers_[i].type));
+    bytes += 2 * attention.kv_heads * seen *
+             (row_bytes(attention, layers_[i].type) + scale_bytes(layers_[i].type));
   }
   return bytes;
 }

@@ -1,6 +1,6 @@
-// The cached keys and values of every layer of a session. A layer that sees everything keeps every token; a
-// layer with a sliding window keeps a ring of window + chunk - 1 tokens, which is what the queries of one chunk
-// can still see while its own keys are being stored.
+// The cached keys and values of every layer of a session. A layer that sees everything keeps every
+// token; a layer with a sliding window keeps a ring of window + chunk - 1 tokens, which is what the
+// queries of one chunk can still see while its own keys are being stored.
 
 #ifndef VOLVELLE_RUNTIME_KV_CACHE_H_
 #define VOLVELLE_RUNTIME_KV_CACHE_H_
@@ -17,8 +17,8 @@ namespace volvelle {
 
 class KvCache {
  public:
-  // Room for `context` tokens, fed up to `chunk` at a time from position `first_position` on. Memory is reserved, and
-  // taken from the system as tokens come.
+  // Room for `context` tokens, fed up to `chunk` at a time from position `first_position` on.
+  // Memory is reserved, and taken from the system as tokens come.
   static Result<KvCache> make(const Stack& stack, CacheType type, size_t context, size_t chunk,
                               size_t first_position);
 

@@ -12,19 +12,28 @@ constexpr uint8_t kQ4ZeroPoint = 8;  // code 8 means 0
 
 std::string_view describe(xnn_status status) {
   switch (status) {
-    case xnn_status_success: return "no error";
-    case xnn_status_uninitialized: return "it is not initialised";
-    case xnn_status_invalid_parameter: return "it takes a scale or a size for invalid";
-    case xnn_status_invalid_state: return "it is in the wrong state";
-    case xnn_status_unsupported_parameter: return "it does not support these sizes";
-    case xnn_status_unsupported_hardware: return "it does not support this processor";
-    case xnn_status_out_of_memory: return "memory is short";
-    default: return "it gives no reason";
+    case xnn_status_success:
+      return "no error";
+    case xnn_status_uninitialized:
+      return "it is not initialised";
+    case xnn_status_invalid_parameter:
+      return "it takes a scale or a size for invalid";
+    case xnn_status_invalid_state:
+      return "it is in the wrong state";
+    case xnn_status_unsupported_parameter:
+      return "it does not support these sizes";
+    case xnn_status_unsupported_hardware:
+      return "it does not support this processor";
+    case xnn_status_out_of_memory:
+      return "memory is short";
+    default:
+      return "it gives no reason";
   }
 }
 
 Result<void> initialize() {
-  static const xnn_status status = xnn_initialize(nullptr);  // once for the process, by the first linear
+  static const xnn_status status =
+      xnn_initialize(nullptr);  // once for the process, by the first linear
   if (status == xnn_status_success) return {};
   return fail("XNNPACK cannot run here: {}", describe(status));
 }
@@ -34,9 +43,9 @@ Result<void> initialize() {
 Result<QuantizedInput> QuantizedInput::make(size_t rows, size_t columns) {
   QuantizedInput input;
   VOLVELLE_ASSIGN_OR_RETURN(input.codes_, AlignedBuffer::make(rows * columns + XNN_EXTRA_BYTES));
-  VOLVELLE_ASSIGN_OR_RETURN(
-      input.params_,
-      AlignedBuffer::make((rows + XNN_EXTRA_QUANTIZATION_PARAMS) * sizeof(xnn_quantization_params)));
+  VOLVELLE_ASSIGN_OR_RETURN(input.params_,
+                            AlignedBuffer::make((rows + XNN_EXTRA_QUANTIZATION_PARAMS) *
+                                                sizeof(xnn_quantization_params)));
   return input;
 }
 
@@ -55,36 +64,41 @@ Result<LinearOperator> LinearOperator::make(const Model& model, const Linear& li
   xnn_status status = xnn_status_invalid_parameter;
   switch (weight.type) {
     case TensorType::kF32:
-      status = xnn_create_fully_connected_nc_f32(inputs, outputs, inputs, outputs, weight.f32(), linear.bias,
-                                                 -kInfinity, kInfinity, /*flags=*/0, nullptr, nullptr, &multiply);
+      status = xnn_create_fully_connected_nc_f32(inputs, outputs, inputs, outputs, weight.f32(),
+                                                 linear.bias, -kInfinity, kInfinity, /*flags=*/0,
+                                                 nullptr, nullptr, &multiply);
       break;
     case TensorType::kQ8:
-      status = xnn_create_fully_connected_nc_qd8_f32_qc8w(inputs, outputs, inputs, outputs, weight.row_scales(),
-                                                          weight.q8(), linear.bias, -kInfinity, kInfinity,
+      status = xnn_create_fully_connected_nc_qd8_f32_qc8w(inputs, outputs, inputs, outputs,
+                                                          weight.row_scales(), weight.q8(),
+                                                          linear.bias, -kInfinity, kInfinity,
                                                           /*flags=*/0, nullptr, nullptr, &multiply);
       break;
     case TensorType::kQ4:
       status = xnn_create_fully_connected_nc_qd8_f32_qb4w(
-          inputs, outputs, inputs, outputs, kQ4Block, kQ4ZeroPoint, weight.block_scales(), weight.q4(), linear.bias,
-          -kInfinity, kInfinity, /*flags=*/0, nullptr, nullptr, &multiply);
+          inputs, outputs, inputs, outputs, kQ4Block, kQ4ZeroPoint, weight.block_scales(),
+          weight.q4(), linear.bias, -kInfinity, kInfinity, /*flags=*/0, nullptr, nullptr,
+          &multiply);
       break;
   }
   if (status != xnn_status_success) {
-    return fail("{}: tensor {}: XNNPACK cannot pack it: {}", model.path(), weight.name, describe(status));
+    return fail("{}: tensor {}: XNNPACK cannot pack it: {}", model.path(), weight.name,
+                describe(status));
   }
   result.multiply_.reset(multiply);
   if (weight.type != TensorType::kF32) {
     xnn_operator_t quantize = nullptr;
     status = xnn_create_convert_nc_f32_qd8(/*flags=*/0, &quantize);
-    if (status != xnn_status_success) return fail("XNNPACK cannot quantise activations: {}", describe(status));
+    if (status != xnn_status_success)
+      return fail("XNNPACK cannot quantise activations: {}", describe(status));
     result.quantize_.reset(quantize);
   }
   model.drop_pages(weight);
   return result;
 }
 
-Result<void> LinearOperator::prepare(const float* x, size_t rows, float* y, const QuantizedInput& scratch,
-                                     const ThreadPool& pool) {
+Result<void> LinearOperator::prepare(const float* x, size_t rows, float* y,
+                                     const QuantizedInput& scratch, const ThreadPool& pool) {
   rows_ = 0;  // until all of it has worked
   xnn_operator_t multiply = multiply_.get();
   xnn_status status = xnn_status_success;
@@ -92,7 +106,8 @@ Result<void> LinearOperator::prepare(const float* x, size_t rows, float* y, cons
     if (status == xnn_status_success) status = function(arguments...);
   };
   if (quantize_) {
-    step(xnn_reshape_convert_nc_f32_qd8, quantize_.get(), rows, inputs_, inputs_, padded_inputs_, pool.native());
+    step(xnn_reshape_convert_nc_f32_qd8, quantize_.get(), rows, inputs_, inputs_, padded_inputs_,
+         pool.native());
     step(xnn_setup_convert_nc_f32_qd8, quantize_.get(), x, scratch.codes(), scratch.params());
   }
   switch (type_) {
@@ -102,25 +117,30 @@ Result<void> LinearOperator::prepare(const float* x, size_t rows, float* y, cons
       break;
     case TensorType::kQ8:
       step(xnn_reshape_fully_connected_nc_qd8_f32_qc8w, multiply, rows, pool.native());
-      step(xnn_setup_fully_connected_nc_qd8_f32_qc8w, multiply, scratch.codes(), y, scratch.params());
+      step(xnn_setup_fully_connected_nc_qd8_f32_qc8w, multiply, scratch.codes(), y,
+           scratch.params());
       break;
     case TensorType::kQ4:
       step(xnn_reshape_fully_connected_nc_qd8_f32_qb4w, multiply, rows, pool.native());
-      step(xnn_setup_fully_connected_nc_qd8_f32_qb4w, multiply, scratch.codes(), y, scratch.params());
+      step(xnn_setup_fully_connected_nc_qd8_f32_qb4w, multiply, scratch.codes(), y,
+           scratch.params());
       break;
   }
-  if (status != xnn_status_success) return fail("XNNPACK cannot multiply {} rows: {}", rows, describe(status));
+  if (status != xnn_status_success)
+    return fail("XNNPACK cannot multiply {} rows: {}", rows, describe(status));
   rows_ = rows, x_ = x, y_ = y;
   return {};
 }
 
-Result<void> LinearOperator::run(const float* x, size_t rows, float* y, const QuantizedInput& scratch,
-                                 const ThreadPool& pool) {
-  if (rows != rows_ || x != x_ || y != y_) VOLVELLE_RETURN_IF_ERROR(prepare(x, rows, y, scratch, pool));
+Result<void> LinearOperator::run(const float* x, size_t rows, float* y,
+                                 const QuantizedInput& scratch, const ThreadPool& pool) {
+  if (rows != rows_ || x != x_ || y != y_)
+    VOLVELLE_RETURN_IF_ERROR(prepare(x, rows, y, scratch, pool));
   for (const xnn_operator_t op : {quantize_.get(), multiply_.get()}) {
     if (op == nullptr) continue;
     const xnn_status status = xnn_run_operator(op, pool.native());
-    if (status != xnn_status_success) return fail("XNNPACK cannot multiply {} rows: {}", rows, describe(status));
+    if (status != xnn_status_success)
+      return fail("XNNPACK cannot multiply {} rows: {}", rows, describe(status));
   }
   return {};
 }

@@ -1,5 +1,5 @@
-// Linear layers on XNNPACK: float weights as they are; int8 and int4 weights with activations that are
-// quantised per token (a scale and a zero point each) where they enter.
+// Linear layers on XNNPACK: float weights as they are; int8 and int4 weights with activations that
+// are quantised per token (a scale and a zero point each) where they enter.
 
 #ifndef VOLVELLE_RUNTIME_LINEAR_H_
 #define VOLVELLE_RUNTIME_LINEAR_H_
@@ -17,7 +17,8 @@
 
 namespace volvelle {
 
-// Where activations are quantised; one serves all linears of a session, which run one after the other.
+// Where activations are quantised; one serves all linears of a session, which run one after the
+// other.
 class QuantizedInput {
  public:
   // Room for `rows` rows of up to `columns` elements.
@@ -42,7 +43,8 @@ class LinearOperator {
   //   y  [rows, outputs] contiguous
   //
   // `scratch` has room for `rows` rows of this linear's inputs. Fails only where XNNPACK does.
-  Result<void> run(const float* x, size_t rows, float* y, const QuantizedInput& scratch, const ThreadPool& pool);
+  Result<void> run(const float* x, size_t rows, float* y, const QuantizedInput& scratch,
+                   const ThreadPool& pool);
 
   size_t packed_bytes() const { return packed_bytes_; }
 
@@ -52,7 +54,8 @@ class LinearOperator {
   };
   using Operator = std::unique_ptr<xnn_operator, Delete>;
 
-  Result<void> prepare(const float* x, size_t rows, float* y, const QuantizedInput& scratch, const ThreadPool& pool);
+  Result<void> prepare(const float* x, size_t rows, float* y, const QuantizedInput& scratch,
+                       const ThreadPool& pool);
 
   TensorType type_ = TensorType::kF32;
   size_t inputs_ = 0;         // of the weight

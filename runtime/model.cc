@@ -20,7 +20,8 @@ Result<std::shared_ptr<const Model>> Model::load(const std::string& path) {
   return model;
 }
 
-Result<std::shared_ptr<const Model>> Model::from_bytes(std::span<const std::byte> bytes, std::string name) {
+Result<std::shared_ptr<const Model>> Model::from_bytes(std::span<const std::byte> bytes,
+                                                       std::string name) {
   if (reinterpret_cast<uintptr_t>(bytes.data()) % kSegmentAlignment != 0) {
     return fail("{}: a model in memory must be aligned to {} bytes", name, kSegmentAlignment);
   }
@@ -34,8 +35,9 @@ Result<std::shared_ptr<const Model>> Model::from_bytes(std::span<const std::byte
 Result<void> Model::verify_checksums(const Tensor& tensor) const {
   for (const SegmentView& segment : {tensor.data, tensor.scales}) {
     if (!segment.bytes.empty() && checksum(segment.bytes) != segment.checksum) {
-      return fail("{}: tensor {}: the checksum of its bytes does not hold; copy or convert the file again", path_,
-                  tensor.name);
+      return fail(
+          "{}: tensor {}: the checksum of its bytes does not hold; copy or convert the file again",
+          path_, tensor.name);
     }
   }
   return {};
@@ -51,8 +53,8 @@ void Model::drop_pages(const Tensor& tensor) const {
 size_t Model::weight_bytes_per_token() const {
   std::set<const Tensor*> read = {decoder_.head.weight};
   for (const Block& block : decoder_.blocks) {
-    read.insert({block.attention.qkv.weight, block.attention.output.weight, block.feed_forward.gate_up.weight,
-                 block.feed_forward.down.weight});
+    read.insert({block.attention.qkv.weight, block.attention.output.weight,
+                 block.feed_forward.gate_up.weight, block.feed_forward.down.weight});
   }
   size_t bytes = 0;
   for (const Tensor* tensor : read) bytes += tensor->bytes();
@@ -62,8 +64,9 @@ size_t Model::weight_bytes_per_token() const {
 Result<void> Model::check_tokens(std::span<const int32_t> tokens) const {
   for (size_t i = 0; i < tokens.size(); ++i) {
     if (tokens[i] < 0 || static_cast<size_t>(tokens[i]) >= vocabulary_) {
-      return fail("token {} (number {} of the input) is not in the vocabulary of {}: ids run from 0 to {}", tokens[i],
-                  i + 1, vocabulary_, vocabulary_ - 1);
+      return fail(
+          "token {} (number {} of the input) is not in the vocabulary of {}: ids run from 0 to {}",
+          tokens[i], i + 1, vocabulary_, vocabulary_ - 1);
     }
   }
   return {};
@@ -75,7 +78,8 @@ void read_row(const Tensor& tensor, size_t row, float* y) {
       std::memcpy(y, tensor.f32() + row * tensor.columns, tensor.columns * sizeof(float));
       return;
     case TensorType::kQ8:
-      dequantize_q8(tensor.q8() + row * tensor.columns, tensor.row_scales()[row], tensor.columns, y);
+      dequantize_q8(tensor.q8() + row * tensor.columns, tensor.row_scales()[row], tensor.columns,
+                    y);
       return;
     case TensorType::kQ4: {
       const size_t padded = tensor.padded_columns();

@@ -1,7 +1,7 @@
-// A model file, mapped and verified. Loading checks the whole table once, structure first (FlatBuffers), then
-// meaning (every index, extent, shape and product), and leaves plain structures that point into the mapping.
-// What passes can be run on any tokens without undefined behaviour; what does not is refused with a
-// sentence that names the field.
+// A model file, mapped and verified. Loading checks the whole table once, structure first
+// (FlatBuffers), then meaning (every index, extent, shape and product), and leaves plain structures
+// that point into the mapping. What passes can be run on any tokens without undefined behaviour;
+// what does not is refused with a sentence that names the field.
 
 #ifndef VOLVELLE_RUNTIME_MODEL_H_
 #define VOLVELLE_RUNTIME_MODEL_H_
@@ -48,7 +48,9 @@ struct Tensor {
   const int8_t* q8() const { return reinterpret_cast<const int8_t*>(data.bytes.data()); }
   const uint8_t* q4() const { return reinterpret_cast<const uint8_t*>(data.bytes.data()); }
   const float* row_scales() const { return reinterpret_cast<const float*>(scales.bytes.data()); }
-  const uint16_t* block_scales() const { return reinterpret_cast<const uint16_t*>(scales.bytes.data()); }
+  const uint16_t* block_scales() const {
+    return reinterpret_cast<const uint16_t*>(scales.bytes.data());
+  }
 
   size_t padded_columns() const {
     return type == TensorType::kQ4 ? (columns + kQ4Block - 1) / kQ4Block * kQ4Block : columns;
@@ -77,7 +79,8 @@ struct Rotary {
   RotaryScaling scaling;
 };
 
-// What tells a model the order of its tokens; further schemes join this variant as they are executed.
+// What tells a model the order of its tokens; further schemes join this variant as they are
+// executed.
 struct Position {
   std::variant<std::monostate, Rotary> scheme;
 };
@@ -152,9 +155,10 @@ class Model {
   // Maps and verifies the file at `path`.
   static Result<std::shared_ptr<const Model>> load(const std::string& path);
 
-  // The same for bytes already in memory, which must outlive the model and be aligned to 64; `name` stands
-  // in messages.
-  static Result<std::shared_ptr<const Model>> from_bytes(std::span<const std::byte> bytes, std::string name);
+  // The same for bytes already in memory, which must outlive the model and be aligned to 64; `name`
+  // stands in messages.
+  static Result<std::shared_ptr<const Model>> from_bytes(std::span<const std::byte> bytes,
+                                                         std::string name);
 
   Model(const Model&) = delete;
   Model& operator=(const Model&) = delete;
@@ -168,18 +172,22 @@ class Model {
   const std::vector<Tensor>& tensors() const { return tensors_; }
   const std::vector<Position>& positions() const { return positions_; }
   const Stack& decoder() const { return decoder_; }
-  const Tokenizer* tokenizer() const { return tokenizer_ ? &*tokenizer_ : nullptr; }  // null: the file has none
+  const Tokenizer* tokenizer() const {
+    return tokenizer_ ? &*tokenizer_ : nullptr;
+  }  // null: the file has none
   const Generation& generation() const { return generation_; }
   uint64_t file_bytes() const { return bytes_.size(); }
   uint64_t table_bytes() const { return table_bytes_; }
 
-  // Bytes of packed weights that one decoded token reads: every linear's codes and scales, the head's included.
+  // Bytes of packed weights that one decoded token reads: every linear's codes and scales, the
+  // head's included.
   size_t weight_bytes_per_token() const;
 
   // Checks a tensor's bytes against their checksums.
   Result<void> verify_checksums(const Tensor& tensor) const;
 
-  // Lets the system forget a tensor's pages, which have been packed: they come back from the file when touched.
+  // Lets the system forget a tensor's pages, which have been packed: they come back from the file
+  // when touched.
   void drop_pages(const Tensor& tensor) const;
 
   // Why a token id cannot be fed to this model; success when it can.

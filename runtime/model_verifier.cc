@@ -20,7 +20,8 @@ constexpr uint64_t kMaxContext = 1ull << 31;
 
 bool is_finite_positive(float x) { return std::isfinite(x) && x > 0; }
 
-// Text of the file that messages will show: control characters, which could steer a terminal, become '?'.
+// Text of the file that messages will show: control characters, which could steer a terminal,
+// become '?'.
 std::string text(const flatbuffers::String* string) {
   std::string text = string ? string->str() : std::string();
   std::ranges::replace_if(text, [](unsigned char c) { return c < 0x20 || c == 0x7f; }, '?');
@@ -61,7 +62,8 @@ Result<void> ModelVerifier::verify(Model& model) {
     }
   }
   if (table->stacks()->size() != 1) {
-    return verifier.refuse("stacks: it has {}, and this version runs models of one", table->stacks()->size());
+    return verifier.refuse("stacks: it has {}, and this version runs models of one",
+                           table->stacks()->size());
   }
   VOLVELLE_RETURN_IF_ERROR(verifier.add_stack(table->stacks()->Get(0)));
   VOLVELLE_RETURN_IF_ERROR(verifier.add_generation(table->generation()));
@@ -71,22 +73,27 @@ Result<void> ModelVerifier::verify(Model& model) {
 
 Result<const file::Model*> ModelVerifier::open_table() {
   const std::span<const std::byte> bytes = model_.bytes_;
-  if (bytes.size() < kFileMagic.size() || std::memcmp(bytes.data(), kFileMagic.data(), kFileMagic.size()) != 0) {
+  if (bytes.size() < kFileMagic.size() ||
+      std::memcmp(bytes.data(), kFileMagic.data(), kFileMagic.size()) != 0) {
     return refuse("this is not a Volvelle model; make one with `volvelle convert`");
   }
   std::array<HeaderSlot, 2> slots;
   const HeaderSlot* slot = newest_slot(bytes, slots);
-  if (slot == nullptr) return refuse("header: its checksum does not hold; copy or convert the file again");
+  if (slot == nullptr)
+    return refuse("header: its checksum does not hold; copy or convert the file again");
   if (slot->version != kFileVersion) {
-    return refuse("header: file version {} is not the version {} that this program reads; convert again",
-                  slot->version, kFileVersion);
+    return refuse(
+        "header: file version {} is not the version {} that this program reads; convert again",
+        slot->version, kFileVersion);
   }
   if (slot->file_bytes > bytes.size()) {
-    return refuse("header: the file should have {} bytes but has {}; it was cut short, copy it again",
-                  slot->file_bytes, bytes.size());
+    return refuse(
+        "header: the file should have {} bytes but has {}; it was cut short, copy it again",
+        slot->file_bytes, bytes.size());
   }
   if (slot->table_bytes > kMaxTableBytes || slot->table_bytes > bytes.size() ||
-      slot->table_offset > bytes.size() - slot->table_bytes || slot->table_offset % kSegmentAlignment != 0) {
+      slot->table_offset > bytes.size() - slot->table_bytes ||
+      slot->table_offset % kSegmentAlignment != 0) {
     return refuse("header: the table lies outside the file");
   }
   const auto table = bytes.subspan(slot->table_offset, slot->table_bytes);
@@ -103,27 +110,35 @@ Result<const file::Model*> ModelVerifier::open_table() {
   return file::GetModel(data);
 }
 
-Result<SegmentView> ModelVerifier::locate(const file::Segment* segment, const std::string& where) const {
+Result<SegmentView> ModelVerifier::locate(const file::Segment* segment,
+                                          const std::string& where) const {
   if (segment == nullptr) return refuse("{}: the segment is missing", where);
   const uint64_t size = model_.bytes_.size(), bytes = segment->bytes();
   if (segment->offset() % kSegmentAlignment != 0) {
-    return refuse("{}: the segment's offset {} is not a multiple of {}", where, segment->offset(), kSegmentAlignment);
+    return refuse("{}: the segment's offset {} is not a multiple of {}", where, segment->offset(),
+                  kSegmentAlignment);
   }
-  if (size < kSegmentTail || bytes > size - kSegmentTail || segment->offset() > size - kSegmentTail - bytes) {
-    return refuse("{}: the segment [{}, +{}) lies outside the file's {} bytes", where, segment->offset(), bytes, size);
+  if (size < kSegmentTail || bytes > size - kSegmentTail ||
+      segment->offset() > size - kSegmentTail - bytes) {
+    return refuse("{}: the segment [{}, +{}) lies outside the file's {} bytes", where,
+                  segment->offset(), bytes, size);
   }
-  return SegmentView{model_.bytes_.subspan(segment->offset(), bytes), segment->checksum(), segment->offset()};
+  return SegmentView{model_.bytes_.subspan(segment->offset(), bytes), segment->checksum(),
+                     segment->offset()};
 }
 
-Result<SegmentView> ModelVerifier::locate_checked(const file::Segment* segment, const std::string& where) const {
+Result<SegmentView> ModelVerifier::locate_checked(const file::Segment* segment,
+                                                  const std::string& where) const {
   VOLVELLE_ASSIGN_OR_RETURN(SegmentView view, locate(segment, where));
   if (checksum(view.bytes) != view.checksum) {
-    return refuse("{}: the segment's checksum does not hold; copy or convert the file again", where);
+    return refuse("{}: the segment's checksum does not hold; copy or convert the file again",
+                  where);
   }
   return view;
 }
 
-Result<void> ModelVerifier::expect_bytes(const SegmentView& view, uint64_t bytes, const std::string& where) const {
+Result<void> ModelVerifier::expect_bytes(const SegmentView& view, uint64_t bytes,
+                                         const std::string& where) const {
   if (view.bytes.size() == bytes) return {};
   return refuse("{}: the segment has {} bytes and needs {}", where, view.bytes.size(), bytes);
 }
@@ -134,14 +149,17 @@ Result<void> ModelVerifier::add_tensor(const file::Tensor* stored, size_t index)
   tensor.rows = stored->rows();
   tensor.columns = stored->columns();
   const std::string where = std::format("tensor {} ({})", index, tensor.name);
-  if (tensor.rows == 0 || tensor.columns == 0 || stored->rows() > kMaxDimension || stored->columns() > kMaxDimension) {
-    return refuse("{}: its shape {} x {} is out of range", where, stored->rows(), stored->columns());
+  if (tensor.rows == 0 || tensor.columns == 0 || stored->rows() > kMaxDimension ||
+      stored->columns() > kMaxDimension) {
+    return refuse("{}: its shape {} x {} is out of range", where, stored->rows(),
+                  stored->columns());
   }
   uint64_t data_bytes = 0, scale_bytes = 0;
   switch (stored->type()) {
     case file::TensorType::f32:
       tensor.type = TensorType::kF32;
-      if (tensor.columns > UINT64_MAX / 4 / tensor.rows) return refuse("{}: it is too large", where);
+      if (tensor.columns > UINT64_MAX / 4 / tensor.rows)
+        return refuse("{}: it is too large", where);
       data_bytes = uint64_t{tensor.rows} * tensor.columns * sizeof(float);
       break;
     case file::TensorType::q8:
@@ -155,7 +173,8 @@ Result<void> ModelVerifier::add_tensor(const file::Tensor* stored, size_t index)
       scale_bytes = uint64_t{tensor.rows} * (tensor.padded_columns() / kQ4Block) * sizeof(uint16_t);
       break;
     default:
-      return refuse("{}: type {} is unknown to this version", where, static_cast<int>(stored->type()));
+      return refuse("{}: type {} is unknown to this version", where,
+                    static_cast<int>(stored->type()));
   }
   VOLVELLE_ASSIGN_OR_RETURN(tensor.data, locate(stored->data(), where + ", data"));
   VOLVELLE_RETURN_IF_ERROR(expect_bytes(tensor.data, data_bytes, where + ", data"));
@@ -174,7 +193,8 @@ Result<void> ModelVerifier::add_position(const file::Position* stored, size_t in
     case file::Scheme::NONE:
       break;
     case file::Scheme::Rotary: {
-      VOLVELLE_ASSIGN_OR_RETURN(position.scheme, rotary(*stored->scheme_as_Rotary(), where + ", rotary"));
+      VOLVELLE_ASSIGN_OR_RETURN(position.scheme,
+                                rotary(*stored->scheme_as_Rotary(), where + ", rotary"));
       break;
     }
     default:
@@ -190,11 +210,17 @@ Result<void> ModelVerifier::add_position(const file::Position* stored, size_t in
 Result<Rotary> ModelVerifier::rotary(const file::Rotary& stored, const std::string& where) const {
   Rotary rotary;
   switch (stored.pairing()) {
-    case file::Pairing::half: rotary.pairing = Pairing::kHalf; break;
-    case file::Pairing::interleaved: rotary.pairing = Pairing::kInterleaved; break;
-    default: return refuse("{}: pairing {} is unknown", where, static_cast<int>(stored.pairing()));
+    case file::Pairing::half:
+      rotary.pairing = Pairing::kHalf;
+      break;
+    case file::Pairing::interleaved:
+      rotary.pairing = Pairing::kInterleaved;
+      break;
+    default:
+      return refuse("{}: pairing {} is unknown", where, static_cast<int>(stored.pairing()));
   }
-  const uint64_t width = stored.width(), coarse_rows = stored.coarse_rows(), fine_rows = stored.fine_rows();
+  const uint64_t width = stored.width(), coarse_rows = stored.coarse_rows(),
+                 fine_rows = stored.fine_rows();
   if (width == 0 || width % 2 != 0 || width > kMaxHeadDim) {
     return refuse("{}: width {} is not an even number up to {}", where, width, kMaxHeadDim);
   }
@@ -202,15 +228,19 @@ Result<Rotary> ModelVerifier::rotary(const file::Rotary& stored, const std::stri
     return refuse("{}: dials of {} by {} rows are out of range", where, coarse_rows, fine_rows);
   }
   const uint64_t row_bytes = width * sizeof(float);
-  VOLVELLE_ASSIGN_OR_RETURN(const SegmentView coarse, locate_checked(stored.coarse(), where + ", coarse dial"));
-  VOLVELLE_ASSIGN_OR_RETURN(const SegmentView fine, locate_checked(stored.fine(), where + ", fine dial"));
+  VOLVELLE_ASSIGN_OR_RETURN(const SegmentView coarse,
+                            locate_checked(stored.coarse(), where + ", coarse dial"));
+  VOLVELLE_ASSIGN_OR_RETURN(const SegmentView fine,
+                            locate_checked(stored.fine(), where + ", fine dial"));
   VOLVELLE_RETURN_IF_ERROR(expect_bytes(coarse, coarse_rows * row_bytes, where + ", coarse dial"));
   VOLVELLE_RETURN_IF_ERROR(expect_bytes(fine, fine_rows * row_bytes, where + ", fine dial"));
-  rotary.dial = {reinterpret_cast<const float*>(coarse.bytes.data()), reinterpret_cast<const float*>(fine.bytes.data()),
-                 coarse_rows, fine_rows, width / 2};
-  for (const auto& [name, values, view] : {std::tuple{"frequencies", stored.frequencies(), &rotary.frequencies},
-                                           std::tuple{"original_frequencies", stored.original_frequencies(),
-                                                      &rotary.original_frequencies}}) {
+  rotary.dial = {reinterpret_cast<const float*>(coarse.bytes.data()),
+                 reinterpret_cast<const float*>(fine.bytes.data()), coarse_rows, fine_rows,
+                 width / 2};
+  for (const auto& [name, values, view] :
+       {std::tuple{"frequencies", stored.frequencies(), &rotary.frequencies},
+        std::tuple{"original_frequencies", stored.original_frequencies(),
+                   &rotary.original_frequencies}}) {
     if (values == nullptr || values->size() != width / 2) {
       return refuse("{}: {} must hold {} values", where, name, width / 2);
     }
@@ -222,8 +252,9 @@ Result<Rotary> ModelVerifier::rotary(const file::Rotary& stored, const std::stri
     if (scaling->kind() > file::RotaryScalingKind::MAX) {
       return refuse("{}: scaling {} is unknown", where, static_cast<int>(scaling->kind()));
     }
-    rotary.scaling = {file::EnumNameRotaryScalingKind(scaling->kind()), scaling->factor(), scaling->original_context(),
-                      scaling->low_frequency_factor(), scaling->high_frequency_factor()};
+    rotary.scaling = {file::EnumNameRotaryScalingKind(scaling->kind()), scaling->factor(),
+                      scaling->original_context(), scaling->low_frequency_factor(),
+                      scaling->high_frequency_factor()};
   } else {
     rotary.scaling.kind = file::EnumNameRotaryScalingKind(file::RotaryScalingKind::none);
   }
@@ -237,7 +268,8 @@ Result<const Tensor*> ModelVerifier::tensor(int index, const std::string& where)
   return &model_.tensors_[index];
 }
 
-Result<const float*> ModelVerifier::vector(int index, size_t width, const std::string& where) const {
+Result<const float*> ModelVerifier::vector(int index, size_t width,
+                                           const std::string& where) const {
   VOLVELLE_ASSIGN_OR_RETURN(const Tensor* values, tensor(index, where));
   if (values->type != TensorType::kF32 || values->rows != 1 || values->columns != width) {
     return refuse("{}: tensor {} must be f32 of 1 x {}", where, values->name, width);
@@ -245,15 +277,18 @@ Result<const float*> ModelVerifier::vector(int index, size_t width, const std::s
   return values->f32();
 }
 
-Result<Norm> ModelVerifier::norm(const file::Norm* stored, size_t width, const std::string& where) const {
+Result<Norm> ModelVerifier::norm(const file::Norm* stored, size_t width,
+                                 const std::string& where) const {
   if (stored == nullptr) return refuse("{}: the norm is missing", where);
   if (stored->kind() != file::NormKind::rms) {
-    return refuse("{}: norm {} is unknown to this version", where, static_cast<int>(stored->kind()));
+    return refuse("{}: norm {} is unknown to this version", where,
+                  static_cast<int>(stored->kind()));
   }
   if (!std::isfinite(stored->epsilon()) || stored->epsilon() < 0) {
     return refuse("{}: epsilon {} is out of range", where, stored->epsilon());
   }
-  VOLVELLE_ASSIGN_OR_RETURN(const float* weight, vector(stored->weight(), width, where + ", weight"));
+  VOLVELLE_ASSIGN_OR_RETURN(const float* weight,
+                            vector(stored->weight(), width, where + ", weight"));
   return Norm{stored->epsilon(), weight};
 }
 
@@ -262,8 +297,8 @@ Result<Linear> ModelVerifier::linear(const file::Linear* stored, size_t outputs,
   if (stored == nullptr) return refuse("{}: the linear is missing", where);
   VOLVELLE_ASSIGN_OR_RETURN(const Tensor* weight, tensor(stored->weight(), where + ", weight"));
   if (weight->rows != outputs || weight->columns != inputs) {
-    return refuse("{}: tensor {} is {} x {} and must be {} x {}", where, weight->name, weight->rows, weight->columns,
-                  outputs, inputs);
+    return refuse("{}: tensor {} is {} x {} and must be {} x {}", where, weight->name, weight->rows,
+                  weight->columns, outputs, inputs);
   }
   Linear linear{weight, nullptr};
   if (stored->bias() >= 0) {
@@ -283,13 +318,14 @@ Result<Attention> ModelVerifier::attention(const file::Attention& stored, const 
   attention.window = stored.window();
   if (attention.query_heads == 0 || attention.query_heads > kMaxHeads || attention.kv_heads == 0 ||
       attention.query_heads % attention.kv_heads != 0) {
-    return refuse("{}: {} query heads cannot share {} key/value heads", where, attention.query_heads,
-                  attention.kv_heads);
+    return refuse("{}: {} query heads cannot share {} key/value heads", where,
+                  attention.query_heads, attention.kv_heads);
   }
   if (attention.head_dim == 0 || attention.head_dim > kMaxHeadDim) {
     return refuse("{}: head_dim {} is out of range", where, attention.head_dim);
   }
-  if (!is_finite_positive(attention.scale)) return refuse("{}: scale {} is out of range", where, attention.scale);
+  if (!is_finite_positive(attention.scale))
+    return refuse("{}: scale {} is out of range", where, attention.scale);
   if (attention.soft_cap != 0 && !is_finite_positive(attention.soft_cap)) {
     return refuse("{}: soft_cap {} is out of range", where, attention.soft_cap);
   }
@@ -297,15 +333,17 @@ Result<Attention> ModelVerifier::attention(const file::Attention& stored, const 
     return refuse("{}: mask {} is unknown to this version", where, static_cast<int>(stored.mask()));
   }
   const size_t fused = attention.query_width() + 2 * attention.kv_width();
-  VOLVELLE_ASSIGN_OR_RETURN(attention.qkv, linear(stored.qkv(), fused, stack.width, where + ".qkv"));
-  VOLVELLE_ASSIGN_OR_RETURN(attention.output,
-                            linear(stored.output(), stack.width, attention.query_width(), where + ".output"));
+  VOLVELLE_ASSIGN_OR_RETURN(attention.qkv,
+                            linear(stored.qkv(), fused, stack.width, where + ".qkv"));
+  VOLVELLE_ASSIGN_OR_RETURN(attention.output, linear(stored.output(), stack.width,
+                                                     attention.query_width(), where + ".output"));
   if (stored.query_norm() != nullptr) {
     VOLVELLE_ASSIGN_OR_RETURN(attention.query_norm,
                               norm(stored.query_norm(), attention.head_dim, where + ".query_norm"));
   }
   if (stored.key_norm() != nullptr) {
-    VOLVELLE_ASSIGN_OR_RETURN(attention.key_norm, norm(stored.key_norm(), attention.head_dim, where + ".key_norm"));
+    VOLVELLE_ASSIGN_OR_RETURN(attention.key_norm,
+                              norm(stored.key_norm(), attention.head_dim, where + ".key_norm"));
   }
   if (stored.position() >= 0) {
     if (static_cast<size_t>(stored.position()) >= model_.positions_.size()) {
@@ -314,11 +352,14 @@ Result<Attention> ModelVerifier::attention(const file::Attention& stored, const 
     const Position& position = model_.positions_[stored.position()];
     if (const auto* rotary = std::get_if<Rotary>(&position.scheme)) {
       if (rotary->dial.width() > attention.head_dim) {
-        return refuse("{}.rotary: its width {} exceeds head_dim {}", where, rotary->dial.width(), attention.head_dim);
+        return refuse("{}.rotary: its width {} exceeds head_dim {}", where, rotary->dial.width(),
+                      attention.head_dim);
       }
       if (rotary->dial.positions() < stack.context) {
-        return refuse("{}.rotary: its dials reach {} positions but the model advertises {}; convert again with --context {}",
-                      where, rotary->dial.positions(), stack.context, stack.context);
+        return refuse(
+            "{}.rotary: its dials reach {} positions but the model advertises {}; convert again "
+            "with --context {}",
+            where, rotary->dial.positions(), stack.context, stack.context);
       }
       attention.rotary = rotary;
     }
@@ -330,32 +371,45 @@ Result<FeedForward> ModelVerifier::feed_forward(const file::FeedForward& stored,
                                                 const std::string& where) const {
   FeedForward feed_forward;
   switch (stored.activation()) {
-    case file::Activation::silu: feed_forward.activation = Activation::kSilu; break;
-    case file::Activation::gelu_erf: feed_forward.activation = Activation::kGeluErf; break;
-    case file::Activation::gelu_tanh: feed_forward.activation = Activation::kGeluTanh; break;
+    case file::Activation::silu:
+      feed_forward.activation = Activation::kSilu;
+      break;
+    case file::Activation::gelu_erf:
+      feed_forward.activation = Activation::kGeluErf;
+      break;
+    case file::Activation::gelu_tanh:
+      feed_forward.activation = Activation::kGeluTanh;
+      break;
     default:
-      return refuse("{}: activation {} is unknown to this version", where, static_cast<int>(stored.activation()));
+      return refuse("{}: activation {} is unknown to this version", where,
+                    static_cast<int>(stored.activation()));
   }
-  VOLVELLE_ASSIGN_OR_RETURN(const Tensor* down, tensor(stored.down()->weight(), where + ".down, weight"));
-  if (down->columns > kMaxWidth) return refuse("{}: its width {} is out of range", where, down->columns);
-  VOLVELLE_ASSIGN_OR_RETURN(feed_forward.down, linear(stored.down(), width, down->columns, where + ".down"));
+  VOLVELLE_ASSIGN_OR_RETURN(const Tensor* down,
+                            tensor(stored.down()->weight(), where + ".down, weight"));
+  if (down->columns > kMaxWidth)
+    return refuse("{}: its width {} is out of range", where, down->columns);
+  VOLVELLE_ASSIGN_OR_RETURN(feed_forward.down,
+                            linear(stored.down(), width, down->columns, where + ".down"));
   VOLVELLE_ASSIGN_OR_RETURN(feed_forward.gate_up,
                             linear(stored.gate_up(), 2 * down->columns, width, where + ".gate_up"));
   return feed_forward;
 }
 
-Result<Block> ModelVerifier::block(const file::Block* stored, const Stack& stack, const std::string& where) const {
+Result<Block> ModelVerifier::block(const file::Block* stored, const Stack& stack,
+                                   const std::string& where) const {
   if (stored->residual() != file::Residual::pre_norm) {
-    return refuse("{}: residual layout {} is unknown to this version", where, static_cast<int>(stored->residual()));
+    return refuse("{}: residual layout {} is unknown to this version", where,
+                  static_cast<int>(stored->residual()));
   }
   Block block;
-  VOLVELLE_ASSIGN_OR_RETURN(block.attention_norm,
-                            norm(stored->attention_norm(), stack.width, where + ", attention_norm"));
-  VOLVELLE_ASSIGN_OR_RETURN(block.attention, attention(*stored->attention(), stack, where + ", attention"));
-  VOLVELLE_ASSIGN_OR_RETURN(block.feed_forward_norm,
-                            norm(stored->feed_forward_norm(), stack.width, where + ", feed_forward_norm"));
-  VOLVELLE_ASSIGN_OR_RETURN(block.feed_forward,
-                            feed_forward(*stored->feed_forward(), stack.width, where + ", feed_forward"));
+  VOLVELLE_ASSIGN_OR_RETURN(block.attention_norm, norm(stored->attention_norm(), stack.width,
+                                                       where + ", attention_norm"));
+  VOLVELLE_ASSIGN_OR_RETURN(block.attention,
+                            attention(*stored->attention(), stack, where + ", attention"));
+  VOLVELLE_ASSIGN_OR_RETURN(block.feed_forward_norm, norm(stored->feed_forward_norm(), stack.width,
+                                                          where + ", feed_forward_norm"));
+  VOLVELLE_ASSIGN_OR_RETURN(block.feed_forward, feed_forward(*stored->feed_forward(), stack.width,
+                                                             where + ", feed_forward"));
   return block;
 }
 
@@ -369,7 +423,8 @@ Result<void> ModelVerifier::add_stack(const file::Stack* stored) {
   stack.trained_context = stored->trained_context();
   stack.embedding_scale = stored->embedding_scale();
   stack.logit_soft_cap = stored->logit_soft_cap();
-  if (stack.width == 0 || stack.width > kMaxWidth) return refuse("stack: width {} is out of range", stack.width);
+  if (stack.width == 0 || stack.width > kMaxWidth)
+    return refuse("stack: width {} is out of range", stack.width);
   if (stack.context == 0 || stack.context > kMaxContext) {
     return refuse("stack: context {} is out of range", stack.context);
   }
@@ -384,19 +439,23 @@ Result<void> ModelVerifier::add_stack(const file::Stack* stored) {
   }
   VOLVELLE_ASSIGN_OR_RETURN(stack.embedding, tensor(stored->embedding(), "stack, embedding"));
   if (stack.embedding->columns != stack.width || stack.embedding->rows != model_.vocabulary_) {
-    return refuse("stack, embedding: tensor {} is {} x {} and must be {} x {}", stack.embedding->name,
-                  stack.embedding->rows, stack.embedding->columns, model_.vocabulary_, stack.width);
+    return refuse("stack, embedding: tensor {} is {} x {} and must be {} x {}",
+                  stack.embedding->name, stack.embedding->rows, stack.embedding->columns,
+                  model_.vocabulary_, stack.width);
   }
   if (stack.embedding->type == TensorType::kQ4) {
     return refuse("stack, embedding: rows of 4 bits are not read by this version");
   }
   stack.blocks.reserve(stored->blocks()->size());
   for (size_t i = 0; i < stored->blocks()->size(); ++i) {
-    VOLVELLE_ASSIGN_OR_RETURN(Block verified, block(stored->blocks()->Get(i), stack, std::format("block {}", i)));
+    VOLVELLE_ASSIGN_OR_RETURN(Block verified,
+                              block(stored->blocks()->Get(i), stack, std::format("block {}", i)));
     stack.blocks.push_back(std::move(verified));
   }
-  VOLVELLE_ASSIGN_OR_RETURN(stack.final_norm, norm(stored->final_norm(), stack.width, "stack, final_norm"));
-  VOLVELLE_ASSIGN_OR_RETURN(stack.head, linear(stored->head(), model_.vocabulary_, stack.width, "stack, head"));
+  VOLVELLE_ASSIGN_OR_RETURN(stack.final_norm,
+                            norm(stored->final_norm(), stack.width, "stack, final_norm"));
+  VOLVELLE_ASSIGN_OR_RETURN(stack.head,
+                            linear(stored->head(), model_.vocabulary_, stack.width, "stack, head"));
   return {};
 }
 
@@ -406,7 +465,8 @@ Result<void> ModelVerifier::add_generation(const file::Generation* stored) {
   if (stored->eos() != nullptr) {
     for (uint32_t id : *stored->eos()) {
       if (id >= model_.vocabulary_) {
-        return refuse("generation: end token {} is not in the vocabulary of {}", id, model_.vocabulary_);
+        return refuse("generation: end token {} is not in the vocabulary of {}", id,
+                      model_.vocabulary_);
       }
       generation.eos.push_back(static_cast<int32_t>(id));
     }
@@ -417,11 +477,12 @@ Result<void> ModelVerifier::add_generation(const file::Generation* stored) {
   generation.top_p = stored->top_p();
   generation.min_p = stored->min_p();
   generation.repetition_penalty = stored->repetition_penalty();
-  for (const auto& [name, value] : {std::pair{"temperature", generation.temperature},
-                                    std::pair{"top_p", generation.top_p},
-                                    std::pair{"min_p", generation.min_p},
-                                    std::pair{"repetition_penalty", generation.repetition_penalty}}) {
-    if (!std::isfinite(value) || value < 0) return refuse("generation: {} {} is out of range", name, value);
+  for (const auto& [name, value] :
+       {std::pair{"temperature", generation.temperature}, std::pair{"top_p", generation.top_p},
+        std::pair{"min_p", generation.min_p},
+        std::pair{"repetition_penalty", generation.repetition_penalty}}) {
+    if (!std::isfinite(value) || value < 0)
+      return refuse("generation: {} {} is out of range", name, value);
   }
   return {};
 }

@@ -1,4 +1,5 @@
-// Turns a file's FlatBuffers table into the plain structures of a Model, checking every value on the way.
+// Turns a file's FlatBuffers table into the plain structures of a Model, checking every value on
+// the way.
 
 #ifndef VOLVELLE_RUNTIME_MODEL_VERIFIER_H_
 #define VOLVELLE_RUNTIME_MODEL_VERIFIER_H_
@@ -24,7 +25,8 @@ class ModelVerifier {
   Result<const file::Model*> open_table();
   Result<SegmentView> locate(const file::Segment* segment, const std::string& where) const;
   Result<SegmentView> locate_checked(const file::Segment* segment, const std::string& where) const;
-  Result<void> expect_bytes(const SegmentView& view, uint64_t bytes, const std::string& where) const;
+  Result<void> expect_bytes(const SegmentView& view, uint64_t bytes,
+                            const std::string& where) const;
   Result<void> add_tensor(const file::Tensor* tensor, size_t index);
   Result<void> add_position(const file::Position* position, size_t index);
   Result<Rotary> rotary(const file::Rotary& rotary, const std::string& where) const;

@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/norm.h"
 #include "kernels/activation.h"
+#include "kernels/norm.h"
 #include "platforms/memory.h"
 #include "runtime/block.h"
 #include "runtime/kv_cache.h"
@@ -16,8 +16,8 @@
 namespace volvelle {
 namespace {
 
-// Rows whose logits are computed at a time when all are wanted: enough to reuse the head's weights, few enough that a
-// large vocabulary's logits stay small.
+// Rows whose logits are computed at a time when all are wanted: enough to reuse the head's weights,
+// few enough that a large vocabulary's logits stay small.
 constexpr size_t kLogitRows = 32;
 
 constexpr size_t kFloatsPerLine = 16;  // parts of the scratch start on cache lines of 64 bytes
@@ -62,8 +62,8 @@ Result<void> Session::State::reserve() {
     attended = std::max(attended, block.attention.query_width());
     inner = std::max(inner, block.feed_forward.down.weight->columns);
     attention = std::max(attention, attention_scratch_floats(attention_shape(block.attention)));
-    for (const Linear* linear : {&block.attention.qkv, &block.attention.output, &block.feed_forward.gate_up,
-                                 &block.feed_forward.down}) {
+    for (const Linear* linear : {&block.attention.qkv, &block.attention.output,
+                                 &block.feed_forward.gate_up, &block.feed_forward.down}) {
       inputs = std::max(inputs, linear->weight->padded_columns());
     }
   }
@@ -83,7 +83,8 @@ Result<void> Session::State::reserve() {
       {&workspace.attention, pool.threads() * attention},
   };
   for (const Position& position : model->positions()) {
-    if (const auto* rotary = std::get_if<Rotary>(&position.scheme)) dials.push_back({rotary, nullptr});
+    if (const auto* rotary = std::get_if<Rotary>(&position.scheme))
+      dials.push_back({rotary, nullptr});
   }
   for (DialRows& dial : dials) parts.push_back({&dial.rows, chunk * dial.rotary->dial.width()});
 
@@ -108,28 +109,34 @@ Result<std::unique_ptr<Session>> Session::open(std::shared_ptr<const Model> mode
                                                const SessionOptions& options) {
   const Stack& stack = model->decoder();
   if (options.first_position >= stack.context) {
-    return fail("{}: position {} lies past the model's last, {}; convert again with a larger --context", model->path(),
-                options.first_position, stack.context - 1);
+    return fail(
+        "{}: position {} lies past the model's last, {}; convert again with a larger --context",
+        model->path(), options.first_position, stack.context - 1);
   }
   const size_t reach = stack.context - options.first_position;
   auto state = std::make_unique<State>(State{.model = model, .pool = pool, .options = options});
   if (options.context > reach) {
-    return fail("{}: a context of {} tokens exceeds the {} that the model's positions reach; convert again with a "
-                "larger --context",
-                model->path(), options.context, reach);
+    return fail(
+        "{}: a context of {} tokens exceeds the {} that the model's positions reach; convert again "
+        "with a "
+        "larger --context",
+        model->path(), options.context, reach);
   }
   if (options.context == 0) state->options.context = reach;
   state->options.chunk = std::clamp<size_t>(options.chunk, 1, state->options.context);
-  VOLVELLE_ASSIGN_OR_RETURN(state->cache, KvCache::make(stack, options.cache, state->options.context,
-                                                        state->options.chunk, options.first_position));
+  VOLVELLE_ASSIGN_OR_RETURN(state->cache,
+                            KvCache::make(stack, options.cache, state->options.context,
+                                          state->options.chunk, options.first_position));
   VOLVELLE_RETURN_IF_ERROR(state->reserve());
   state->blocks.reserve(stack.blocks.size());
   for (const Block& block : stack.blocks) {
-    VOLVELLE_ASSIGN_OR_RETURN(BlockOperator operators, BlockOperator::make(*model, block, stack.width));
+    VOLVELLE_ASSIGN_OR_RETURN(BlockOperator operators,
+                              BlockOperator::make(*model, block, stack.width));
     state->blocks.push_back(std::move(operators));
   }
   VOLVELLE_ASSIGN_OR_RETURN(state->head, LinearOperator::make(*model, stack.head));
-  if (stack.embedding != stack.head.weight) VOLVELLE_RETURN_IF_ERROR(model->verify_checksums(*stack.embedding));
+  if (stack.embedding != stack.head.weight)
+    VOLVELLE_RETURN_IF_ERROR(model->verify_checksums(*stack.embedding));
   return std::unique_ptr<Session>(new Session(std::move(state)));
 }
 
@@ -140,8 +147,10 @@ Result<void> Session::State::check(std::span<const int32_t> input) const {
   if (input.empty()) return fail("there are no tokens to feed: give a prompt of at least one");
   VOLVELLE_RETURN_IF_ERROR(model->check_tokens(input));
   if (input.size() > options.context - tokens) {
-    return fail("{} tokens do not fit: {} of the context's {} are taken; ask for a larger --context, up to {}",
-                input.size(), tokens, options.context, stack().context - options.first_position);
+    return fail(
+        "{} tokens do not fit: {} of the context's {} are taken; ask for a larger --context, up to "
+        "{}",
+        input.size(), tokens, options.context, stack().context - options.first_position);
   }
   return {};
 }
@@ -151,7 +160,8 @@ Result<void> Session::State::run_chunk(std::span<const int32_t> input) {
   const Stack& stack = this->stack();
   const Chunk chunk{x, input.size(), options.first_position + tokens};
   for_rows(pool, input.size(), [&](size_t first, size_t count) {
-    for (size_t t = first; t < first + count; ++t) read_row(*stack.embedding, input[t], x + t * stack.width);
+    for (size_t t = first; t < first + count; ++t)
+      read_row(*stack.embedding, input[t], x + t * stack.width);
   });
   if (stack.embedding_scale != 1) multiply(stack.embedding_scale, input.size() * stack.width, x);
 
@@ -162,8 +172,8 @@ Result<void> Session::State::run_chunk(std::span<const int32_t> input) {
   for (size_t i = 0; i < blocks.size(); ++i) {
     const Rotary* rotary = stack.blocks[i].attention.rotary;
     const auto dial = std::ranges::find(dials, rotary, &DialRows::rotary);
-    VOLVELLE_RETURN_IF_ERROR(blocks[i].run(chunk, cache.layer(i), dial == dials.end() ? nullptr : dial->rows, workspace,
-                                           pool));
+    VOLVELLE_RETURN_IF_ERROR(blocks[i].run(
+        chunk, cache.layer(i), dial == dials.end() ? nullptr : dial->rows, workspace, pool));
   }
   tokens += input.size();
   return {};
@@ -211,7 +221,9 @@ void Session::clear() { state_->tokens = 0; }
 size_t Session::tokens() const { return state_->tokens; }
 size_t Session::context() const { return state_->options.context; }
 size_t Session::cache_bytes() const { return state_->cache.bytes(); }
-size_t Session::scratch_bytes() const { return state_->scratch.bytes().size() + state_->workspace.quantized.bytes(); }
+size_t Session::scratch_bytes() const {
+  return state_->scratch.bytes().size() + state_->workspace.quantized.bytes();
+}
 size_t Session::packed_bytes() const {
   size_t bytes = state_->head.packed_bytes();
   for (const BlockOperator& block : state_->blocks) bytes += block.packed_bytes();

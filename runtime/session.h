@@ -1,5 +1,5 @@
-// One sequence of tokens going through a model: the cache of what was fed, and the logits that follow. A session
-// allocates everything when it opens and nothing afterwards.
+// One sequence of tokens going through a model: the cache of what was fed, and the logits that
+// follow. A session allocates everything when it opens and nothing afterwards.
 
 #ifndef VOLVELLE_RUNTIME_SESSION_H_
 #define VOLVELLE_RUNTIME_SESSION_H_
@@ -26,29 +26,33 @@ struct SessionOptions {
 
 class Session {
  public:
-  // `model` and `pool` outlive the session. Fails with a sentence when the context exceeds the model's or
-  // memory is short.
+  // `model` and `pool` outlive the session. Fails with a sentence when the context exceeds the
+  // model's or memory is short.
   static Result<std::unique_ptr<Session>> open(std::shared_ptr<const Model> model, ThreadPool& pool,
                                                const SessionOptions& options);
   ~Session();
 
-  // Feeds `tokens` after those already fed and returns the logits [vocabulary] that follow the last one, valid until
-  // the next call. All tokens are checked before any is computed: an error leaves the session as it was.
+  // Feeds `tokens` after those already fed and returns the logits [vocabulary] that follow the last
+  // one, valid until the next call. All tokens are checked before any is computed: an error leaves
+  // the session as it was.
   Result<std::span<const float>> feed(std::span<const int32_t> tokens);
 
-  // Feeds `tokens` and hands over the logits after each: `rows` consecutive ones at a time, logits [rows, vocabulary],
-  // `first` counting from 0 within this call. `sink` may return an error, which ends the call.
-  using LogitsSink = std::function<Result<void>(size_t first, size_t rows, std::span<const float> logits)>;
+  // Feeds `tokens` and hands over the logits after each: `rows` consecutive ones at a time, logits
+  // [rows, vocabulary], `first` counting from 0 within this call. `sink` may return an error, which
+  // ends the call.
+  using LogitsSink =
+      std::function<Result<void>(size_t first, size_t rows, std::span<const float> logits)>;
   Result<void> feed_all(std::span<const int32_t> tokens, const LogitsSink& sink);
 
   // Forgets every token.
   void clear();
 
-  size_t tokens() const;          // fed so far
-  size_t context() const;         // that fit
-  size_t cache_bytes() const;     // reserved for keys and values
-  size_t scratch_bytes() const;   // everything else that the session holds, packed weights not counted
-  size_t packed_bytes() const;    // packed weights
+  size_t tokens() const;       // fed so far
+  size_t context() const;      // that fit
+  size_t cache_bytes() const;  // reserved for keys and values
+  size_t scratch_bytes()
+      const;  // everything else that the session holds, packed weights not counted
+  size_t packed_bytes() const;  // packed weights
 
   // Bytes of cached keys and values that decoding the next token reads.
   size_t cache_bytes_per_token() const;

@@ -1,0 +1,260 @@
+// Damaged and lying model files: each is refused with a sentence, or runs. Nothing here may crash,
+// also under AddressSanitizer and UndefinedBehaviorSanitizer, which is how tests/run.sh runs it
+// once more.
+
+#include <doctest/doctest.h>
+
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <new>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "platforms/thread_pool.h"
+#include "runtime/file_format.h"
+#include "runtime/model.h"
+#include "runtime/session.h"
+#include "schema/volvelle_generated.h"
+#include "tests/goldens/golden.h"
+
+namespace volvelle {
+namespace {
+
+// Bytes at the alignment that a mapping has, with nothing after the last that a sanitizer would
+// miss.
+class FileBytes {
+ public:
+  explicit FileBytes(const std::vector<std::byte>& bytes)
+      : size_(bytes.size()), data_(new(std::align_val_t{64}) std::byte[bytes.size()]) {
+    std::memcpy(data_.get(), bytes.data(), size_);
+  }
+  std::span<const std::byte> span() const { return {data_.get(), size_}; }
+
+ private:
+  struct Delete {
+    void operator()(std::byte* data) const { ::operator delete[](data, std::align_val_t{64}); }
+  };
+  size_t size_;
+  std::unique_ptr<std::byte[], Delete> data_;
+};
+
+struct Container {
+  std::vector<std::byte> bytes;
+
+  HeaderSlot slot() const {
+    HeaderSlot slot;
+    std::memcpy(&slot, bytes.data(), sizeof slot);
+    return slot;
+  }
+  void set_slot(HeaderSlot slot) {
+    slot.checksum = header_checksum(slot);
+    std::memcpy(bytes.data(), &slot, sizeof slot);
+  }
+  std::span<std::byte> table() {
+    return std::span(bytes).subspan(slot().table_offset, slot().table_bytes);
+  }
+
+  // Makes the checksums of table and header fit again, so that what lies behind them is reached.
+  void sign() {
+    HeaderSlot signed_slot = slot();
+    signed_slot.table_checksum = checksum(table());
+    set_slot(signed_slot);
+  }
+};
+
+Container small_model(const std::string& weights) {
+  return {convert_to_bytes("tests/goldens/llama_odd_widths", weights)};
+}
+
+enum class Outcome { kRefused, kRan };
+
+// Loads and, if that is accepted, runs a few tokens. A refusal must say what is wrong.
+Outcome try_model(const std::vector<std::byte>& bytes) {
+  static ThreadPool pool = *ThreadPool::make(1);
+  const FileBytes copy(bytes);
+  const auto refused = [](const Error& error) {
+    CHECK(error.message.size() > 20);
+    CHECK(error.message.find('\n') == std::string::npos);
+    return Outcome::kRefused;
+  };
+  const auto model = Model::from_bytes(copy.span(), "damaged.vvl");
+  if (!model) return refused(model.error());
+  const size_t context = std::min<size_t>(8, (*model)->decoder().context);
+  const auto session = Session::open(*model, pool, {.context = context, .chunk = 3});
+  if (!session) return refused(session.error());
+  std::vector<int32_t> tokens(context);
+  for (size_t i = 0; i < context; ++i)
+    tokens[i] = static_cast<int32_t>(i * 7 % (*model)->vocabulary());
+  const auto logits = (*session)->feed(tokens);
+  if (!logits) return refused(logits.error());
+  if (const Tokenizer* tokenizer = (*model)->tokenizer()) {
+    (void)tokenizer->encode("Ab \xc3\xa9 \xff 12");
+    (void)tokenizer->decode(tokens);
+  }
+  return Outcome::kRan;
+}
+
+TEST_CASE("the undamaged file runs, with every type of weight") {
+  for (const char* weights : {"f32", "q8", "q4"})
+    CHECK(try_model(small_model(weights).bytes) == Outcome::kRan);
+}
+
+TEST_CASE("a file cut short anywhere is refused") {
+  const Container model = small_model("q4");
+  std::vector<size_t> lengths = {0, 1, 7, 8, 63, 64, 65, 4095, 4096, 4160, 65535, 65536};
+  for (size_t length = 0; length < model.bytes.size(); length += 997) lengths.push_back(length);
+  for (size_t back = 1; back < 200; ++back) lengths.push_back(model.bytes.size() - back);
+  for (size_t length : lengths) {
+    CAPTURE(length);
+    CHECK(try_model({model.bytes.begin(), model.bytes.begin() + length}) == Outcome::kRefused);
+  }
+}
+
+TEST_CASE("a flipped bit in the header, the table or a dial is noticed") {
+  const Container model = small_model("q4");
+  std::mt19937 random(1);
+  const HeaderSlot slot = model.slot();
+  const auto flip = [&](size_t position) {
+    std::vector<std::byte> bytes = model.bytes;
+    bytes[position] ^= std::byte(1 << random() % 8);
+    CAPTURE(position);
+    CHECK(try_model(bytes) == Outcome::kRefused);
+  };
+  for (size_t i = 0; i < sizeof(HeaderSlot); ++i) {
+    // A slot whose reserved field changed has a wrong checksum as well.
+    flip(i);
+  }
+  for (size_t i = 0; i < 500; ++i) flip(slot.table_offset + random() % slot.table_bytes);
+  const file::Rotary* rotary = file::GetModel(model.bytes.data() + slot.table_offset)
+                                   ->positions()
+                                   ->Get(0)
+                                   ->scheme_as_Rotary();
+  REQUIRE(rotary != nullptr);
+  for (const file::Segment* segment : {rotary->coarse(), rotary->fine()}) {
+    for (size_t i = 0; i < 50; ++i) flip(segment->offset() + random() % segment->bytes());
+  }
+}
+
+TEST_CASE("a flipped bit in a weight is noticed when the weight is packed") {
+  const Container model = small_model("q8");
+  std::mt19937 random(2);
+  const auto* tensors = file::GetModel(model.bytes.data() + model.slot().table_offset)->tensors();
+  for (const file::Tensor* tensor : *tensors) {
+    if (tensor->type() == file::TensorType::f32) continue;
+    for (const file::Segment* segment : {tensor->data(), tensor->scales()}) {
+      std::vector<std::byte> bytes = model.bytes;
+      bytes[segment->offset() + random() % segment->bytes()] ^= std::byte(1 << random() % 8);
+      CAPTURE(tensor->name()->str());
+      CHECK(try_model(bytes) == Outcome::kRefused);
+    }
+  }
+}
+
+TEST_CASE("a header that lies in any field is refused") {
+  const Container model = small_model("q4");
+  const std::vector<uint64_t> lies = {0,
+                                      1,
+                                      63,
+                                      64,
+                                      4096,
+                                      1ull << 20,
+                                      1ull << 31,
+                                      1ull << 32,
+                                      1ull << 62,
+                                      UINT64_MAX - 63,
+                                      UINT64_MAX,
+                                      INT64_MAX,
+                                      kMaxTableBytes,
+                                      kMaxTableBytes + 1,
+                                      model.bytes.size(),
+                                      model.bytes.size() + 1};
+  for (uint64_t HeaderSlot::* field : {&HeaderSlot::table_offset, &HeaderSlot::table_bytes}) {
+    for (uint64_t lie : lies) {
+      Container copy = model;
+      HeaderSlot slot = copy.slot();
+      if (slot.*field == lie) continue;
+      slot.*field = lie;
+      copy.set_slot(slot);
+      CAPTURE(lie);
+      CHECK(try_model(copy.bytes) == Outcome::kRefused);
+    }
+  }
+  Container longer = model;
+  HeaderSlot slot = longer.slot();
+  slot.file_bytes = longer.bytes.size() + 1;
+  longer.set_slot(slot);
+  CHECK(try_model(longer.bytes) == Outcome::kRefused);
+  Container newer = model;
+  slot = newer.slot();
+  slot.version = kFileVersion + 1;
+  newer.set_slot(slot);
+  CHECK(try_model(newer.bytes) == Outcome::kRefused);
+}
+
+TEST_CASE("a table that lies in any of its words is refused or runs") {
+  for (const char* weights : {"f32", "q8", "q4"}) {
+    Container model = small_model(weights);
+    const size_t words = model.table().size() / 4;
+    size_t refused = 0, tried = 0;
+    for (size_t word = 0; word < words; ++word) {
+      uint32_t honest;
+      std::memcpy(&honest, model.table().data() + 4 * word, 4);
+      for (uint32_t lie : {0u, 1u, honest + 1, honest - 1, honest ^ 0x100u, 0x7fffffffu,
+                           0xffffffffu, 0x7fc00000u}) {
+        if (lie == honest) continue;
+        Container copy = model;
+        std::memcpy(copy.table().data() + 4 * word, &lie, 4);
+        copy.sign();
+        refused += try_model(copy.bytes) == Outcome::kRefused;
+        ++tried;
+      }
+    }
+    MESSAGE(weights, ": ", tried, " lies, ", refused, " refused");
+    CHECK(refused >
+          tried /
+              4);  // many words are names, paddings or checksums of weights that nothing reads here
+  }
+}
+
+TEST_CASE("random damage to many bytes at once is refused or runs") {
+  const Container model = small_model("q4");
+  const unsigned seed = 3;
+  std::mt19937 random(seed);
+  for (int round = 0; round < 2000; ++round) {
+    CAPTURE(round);
+    Container copy = model;
+    for (size_t changes = 1 + random() % 8; changes > 0; --changes) {
+      copy.table()[random() % copy.table().size()] = std::byte(random());
+    }
+    copy.sign();
+    (void)try_model(copy.bytes);
+  }
+}
+
+TEST_CASE("of two header slots the newer valid one counts") {
+  Container model = small_model("q4");
+  HeaderSlot newer = model.slot();
+  newer.generation += 1;
+  newer.checksum = header_checksum(newer);
+  std::memcpy(model.bytes.data() + kSlotOffsets[1], &newer, sizeof newer);
+  CHECK(try_model(model.bytes) == Outcome::kRan);
+
+  SUBCASE("a torn newer slot leaves the older in force") {
+    model.bytes[kSlotOffsets[1] + 20] ^= std::byte{1};
+    CHECK(try_model(model.bytes) == Outcome::kRan);
+  }
+  SUBCASE(
+      "a newer slot that points nowhere is refused, for the older file is no longer what was "
+      "meant") {
+    newer.table_offset = 1ull << 40;
+    newer.checksum = header_checksum(newer);
+    std::memcpy(model.bytes.data() + kSlotOffsets[1], &newer, sizeof newer);
+    CHECK(try_model(model.bytes) == Outcome::kRefused);
+  }
+}
+
+}  // namespace
+}  // namespace volvelle

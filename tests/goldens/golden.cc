@@ -1,0 +1,119 @@
+#include "tests/goldens/golden.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <format>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+
+#include "converter/convert.h"
+#include "platforms/thread_pool.h"
+
+namespace volvelle {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string read_file(const fs::path& path) {
+  std::ifstream stream(path, std::ios::binary);
+  if (!stream) throw std::runtime_error("cannot read " + path.string());
+  return {std::istreambuf_iterator<char>(stream), {}};
+}
+
+// A NumPy file of version 1.0 that holds little-endian float32 in C order: magic, the header's
+// length, a header that names the shape, then the values.
+std::vector<float> read_npy(const fs::path& path, size_t& columns) {
+  const std::string file = read_file(path);
+  uint16_t header_bytes;
+  std::memcpy(&header_bytes, file.data() + 8, sizeof header_bytes);
+  const std::string header = file.substr(10, header_bytes);
+  if (header.find("'<f4'") == std::string::npos || header.find("False") == std::string::npos) {
+    throw std::runtime_error(path.string() + " does not hold little-endian float32 in C order");
+  }
+  const size_t comma = header.find(',', header.find("'shape'") + 9);
+  columns = std::stoul(header.substr(comma + 1));
+  std::vector<float> values((file.size() - 10 - header_bytes) / sizeof(float));
+  std::memcpy(values.data(), file.data() + 10 + header_bytes, values.size() * sizeof(float));
+  return values;
+}
+
+// A file that is gone when this is.
+struct TemporaryFile {
+  fs::path path;
+  TemporaryFile() {
+    static int count = 0;
+    path =
+        fs::temp_directory_path() / std::format("volvelle-golden-{}-{}.vvl", ::getpid(), count++);
+  }
+  ~TemporaryFile() { fs::remove(path); }
+};
+
+void convert_to_file(const fs::path& source, const std::string& weights, uint64_t context,
+                     const fs::path& output) {
+  ConvertOptions options{.source = source.string(), .output = output.string()};
+  options.weights = weights == "f32"  ? WeightType::kF32
+                    : weights == "q8" ? WeightType::kQ8
+                                      : WeightType::kQ4;
+  if (context > 0) options.context = context;
+  const ThreadPool pool = *ThreadPool::make(1);
+  const auto report = convert(options, pool);
+  if (!report) throw std::runtime_error(report.error().message);
+}
+
+}  // namespace
+
+float Golden::range() const {
+  const auto [least, largest] = std::ranges::minmax(logits);
+  return largest - least;
+}
+
+std::vector<Golden> read_goldens() {
+  std::vector<fs::path> records;
+  for (const auto& entry : fs::recursive_directory_iterator("tests/goldens")) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with("expected") && fs::exists(entry.path().parent_path() / "logits.npy")) {
+      records.push_back(entry.path());
+    }
+  }
+  std::ranges::sort(records);
+
+  std::vector<Golden> goldens;
+  for (const fs::path& record : records) {
+    const auto json = nlohmann::json::parse(read_file(record));
+    Golden golden;
+    golden.name = fs::relative(record, "tests/goldens").string();
+    const std::string source = json.at("source");
+    golden.source = source == "folder" ? record.parent_path() : record.parent_path() / source;
+    golden.tokens = json.at("tokens").get<std::vector<int32_t>>();
+    golden.greedy = json.at("greedy").get<std::vector<int32_t>>();
+    golden.first_position = json.at("first_position");
+    golden.logits =
+        read_npy(record.parent_path() / json.at("logits").get<std::string>(), golden.vocabulary);
+    goldens.push_back(std::move(golden));
+  }
+  return goldens;
+}
+
+std::shared_ptr<const Model> convert_to_model(const fs::path& source, const std::string& weights,
+                                              uint64_t context) {
+  const TemporaryFile file;
+  convert_to_file(source, weights, context, file.path);
+  auto model = Model::load(file.path.string());
+  if (!model) throw std::runtime_error(model.error().message);
+  return *std::move(model);  // the mapping outlives the name
+}
+
+std::vector<std::byte> convert_to_bytes(const fs::path& source, const std::string& weights,
+                                        uint64_t context) {
+  const TemporaryFile file;
+  convert_to_file(source, weights, context, file.path);
+  const std::string bytes = read_file(file.path);
+  const auto* data = reinterpret_cast<const std::byte*>(bytes.data());
+  return {data, data + bytes.size()};
+}
+
+}  // namespace volvelle
