@@ -133,10 +133,6 @@ Result<void> Maker::make_byte_level() {
     VOLVELLE_ASSIGN_OR_RETURN(step.pattern, translate_oniguruma(expression));
     spec_.pre_tokenizers.push_back(std::move(step));
   }
-  if (given_.add_space_prefix.value_or(false)) {
-    spec_.pre_tokenizers.insert(spec_.pre_tokenizers.begin(),
-                                {.kind = PreTokenizerKind::prefix_space});
-  }
   spec_.pre_tokenizers.push_back({.kind = PreTokenizerKind::byte_level});
   spec_.decoders.push_back({.kind = DecoderKind::byte_level});
   storage_.merges.reserve(given_.merges.size());

@@ -25,7 +25,8 @@ struct GgufVocabulary {
   std::vector<int32_t> types;  // 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte
   std::vector<std::string_view> merges;
   std::optional<int64_t> bos, eos, eot, unknown, padding;
-  std::optional<bool> add_bos, add_eos, add_space_prefix;
+  std::optional<bool> add_bos, add_eos;
+  std::optional<bool> add_space_prefix;  // means something to the model llama only
   std::vector<std::pair<std::string, std::string_view>> chat_templates;  // name, text
 };
 

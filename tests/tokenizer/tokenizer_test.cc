@@ -308,9 +308,10 @@ TEST_CASE("bos, eos and chat templates come from the files beside tokenizer.json
   CHECK(spec.chat_templates[0].text == "j");
   CHECK(spec.chat_templates[1].name == "rag");
 
-  const auto stored = load(store(spec));
-  REQUIRE(stored.has_value());
-  CHECK(stored->spec().chat_templates[0].text == "j");
+  const StoredTokenizer stored = store(spec);
+  const auto loaded = load(stored);
+  REQUIRE(loaded.has_value());
+  CHECK(loaded->spec().chat_templates[0].text == "j");
 
   CHECK(read_tokenizer_json(path, folder.path("absent.json")).has_value());
 }

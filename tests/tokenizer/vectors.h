@@ -27,7 +27,7 @@ struct StoredTokenizer {
 
 StoredTokenizer store(const TokenizerSpec& spec);
 
-// What a loader does: verify the table, view it, make the tokenizer.
+// What a loader does: verify the table, view it, make the tokenizer, which `stored` must outlive.
 Result<Tokenizer> load(const StoredTokenizer& stored);
 
 }  // namespace volvelle
