@@ -1,6 +1,7 @@
 #include "converter/convert.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <format>
 #include <span>
 #include <utility>
@@ -165,7 +166,12 @@ Result<uint64_t> choose_context(const ConvertOptions& options, const recipe::Mod
 Result<ConvertReport> convert(const ConvertOptions& options, const ThreadPool& threads) {
   const double start = monotonic_seconds();
   ConvertReport report;
-  VOLVELLE_ASSIGN_OR_RETURN(OpenedSource opened, open_source(options.source, options.ignored_keys, options.tokenizer));
+  std::error_code unknown;
+  if (!options.force && std::filesystem::exists(options.output, unknown)) {
+    return fail("{}: exists already; choose another name, or replace it with --force", options.output);
+  }
+  VOLVELLE_ASSIGN_OR_RETURN(OpenedSource opened,
+                            open_source(options.source, options.ignored_keys, options.tokenizer));
   VOLVELLE_ASSIGN_OR_RETURN(recipe::Model model, describe(*opened.family, opened.checkpoint));
   if (options.drop_scaling) drop_scaling(model, report);
   VOLVELLE_ASSIGN_OR_RETURN(const uint64_t context, choose_context(options, model, report));

@@ -41,7 +41,7 @@ bool hub_name(std::string_view source) {
 
 // Fetches with `hf`, which prints the folder last.
 Result<std::string> fetch(const std::string& name) {
-  std::FILE* pipe = popen(("hf download " + name).c_str(), "r");
+  std::FILE* pipe = popen(("command -v hf >/dev/null || exit 127; exec hf download " + name).c_str(), "r");
   if (pipe == nullptr) return fail("{}: the program hf cannot be started", name);
   std::string last;
   bool ended = false;  // a newline came after `last`
@@ -151,9 +151,9 @@ Result<OpenedSource> open_folder(const std::string& path, std::span<const std::s
   std::optional<TokenizerSpec> tokenizer;
   std::error_code unreadable;
   if (with_tokenizer && fs::exists(folder.file("tokenizer.json"), unreadable)) {
-    VOLVELLE_ASSIGN_OR_RETURN(tokenizer,
-                              or_without(read_tokenizer_json(folder.file("tokenizer.json"),
-                                                             folder.file("tokenizer_config.json"))));
+    VOLVELLE_ASSIGN_OR_RETURN(
+        tokenizer, or_without(read_tokenizer_json(folder.file("tokenizer.json"),
+                                                  folder.file("tokenizer_config.json"))));
   }
   const fs::path plain = fs::absolute(path).lexically_normal();
   const std::string name = (plain.has_filename() ? plain : plain.parent_path()).filename().string();

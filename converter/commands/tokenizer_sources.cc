@@ -42,7 +42,9 @@ void add_tokenizer_sources(Program& program) {
         std::error_code ignored;
         return fs::is_directory(path, ignored);
       },
-      [](const std::string& path) { return open_json((fs::path(path) / "tokenizer.json").string()); });
+      [](const std::string& path) {
+        return open_json((fs::path(path) / "tokenizer.json").string());
+      });
 }
 
 }  // namespace volvelle

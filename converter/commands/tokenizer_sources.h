@@ -1,4 +1,5 @@
-// What `volvelle tokenize` and its like read where the converter is built: tokenizers of checkpoints.
+// What `volvelle tokenize` and its like read where the converter is built: tokenizers of
+// checkpoints.
 
 #ifndef VOLVELLE_CONVERTER_COMMANDS_TOKENIZER_SOURCES_H_
 #define VOLVELLE_CONVERTER_COMMANDS_TOKENIZER_SOURCES_H_

@@ -50,13 +50,14 @@ std::vector<float> scale_llama3(std::span<const float> frequencies, const Llama3
   const float longest = static_cast<float>(original / scaling.low_frequency_factor);
   const float shortest = static_cast<float>(original / scaling.high_frequency_factor);
 
+  // The reference divides a number by a tensor as the tensor's reciprocal times the number.
   std::vector<float> scaled(frequencies.begin(), frequencies.end());
   for (float& frequency : scaled) {
-    const float wavelength = static_cast<float>(2 * std::numbers::pi) / frequency;
+    const float wavelength = 1 / frequency * static_cast<float>(2 * std::numbers::pi);
     if (wavelength > longest) {
       frequency = frequency / factor;
     } else if (!(wavelength < shortest)) {
-      const float smooth = (static_cast<float>(original) / wavelength - low) / range;
+      const float smooth = (1 / wavelength * static_cast<float>(original) - low) / range;
       frequency = (1 - smooth) * frequency / factor + smooth * frequency;
     }
   }
@@ -75,7 +76,7 @@ RotaryTables bake(const RotaryPlan& plan, uint64_t context) {
     tables.frequencies = scale_llama3(tables.original_frequencies, plan.llama3);
   }
 
-  const int fine_bits = (std::bit_width(context - 1) + 1) / 2;
+  const int fine_bits = std::bit_width(context - 1) / 2;  // from sqrt(context / 2) to sqrt(2 context)
   tables.fine_rows = uint32_t{1} << fine_bits;
   tables.coarse_rows = static_cast<uint32_t>((context + tables.fine_rows - 1) >> fine_bits);
   tables.fine = dial_rows(tables.frequencies, tables.fine_rows, 1);

@@ -1,0 +1,132 @@
+// Whole conversions of the tiny checkpoints in tests/goldens.
+
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <format>
+#include <fstream>
+#include <iterator>
+#include <string>
+
+#include "converter/convert.h"
+#include "runtime/model.h"
+
+namespace volvelle {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct TemporaryFolder {
+  fs::path path = fs::temp_directory_path() / std::format("volvelle-convert-{}", ::getpid());
+  TemporaryFolder() { fs::create_directories(path); }
+  ~TemporaryFolder() { fs::remove_all(path); }
+};
+
+Result<ConvertReport> run(ConvertOptions options) {
+  const ThreadPool pool = *ThreadPool::make(2);
+  return convert(options, pool);
+}
+
+std::string bytes_of(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+TEST_CASE("one model spelled in two ways gives the same file") {
+  const TemporaryFolder folder;
+  std::string files[2];
+  for (const int spelling : {4, 5}) {
+    const fs::path source = folder.path / std::to_string(spelling) / "model";
+    fs::create_directories(source.parent_path());
+    fs::copy(std::format("tests/goldens/llama_spelling_{}", spelling), source);
+    const fs::path output = folder.path / "out.vvl";
+    REQUIRE(run({.source = source.string(), .output = output.string(), .force = true}));
+    files[spelling - 4] = bytes_of(output);
+  }
+  CHECK(files[0].size() > 1000);
+  CHECK(files[0] == files[1]);
+}
+
+TEST_CASE("an output that exists is replaced only when asked") {
+  const TemporaryFolder folder;
+  const std::string output = (folder.path / "out.vvl").string();
+  std::ofstream(output) << "mine";
+  const std::string source = "tests/goldens/llama_grouped_heads";
+  const Result<ConvertReport> refused = run({.source = source, .output = output});
+  REQUIRE(!refused);
+  CHECK(refused.error().message.contains(output));
+  CHECK(refused.error().message.contains("--force"));
+  CHECK(bytes_of(output) == "mine");
+  REQUIRE(run({.source = source, .output = output, .force = true}));
+  CHECK(Model::load(output));
+}
+
+TEST_CASE("the dials reach the context that is asked for") {
+  const TemporaryFolder folder;
+  const std::string output = (folder.path / "out.vvl").string();
+  ConvertOptions options{
+      .source = "tests/goldens/llama_grouped_heads", .output = output, .force = true};
+  for (const uint64_t context : {10u, 256u, 5000u}) {
+    options.context = context;
+    const Result<ConvertReport> report = run(options);
+    REQUIRE(report);
+    const auto model = Model::load(output);
+    REQUIRE(model);
+    CHECK((*model)->decoder().context == context);
+    CHECK((*model)->decoder().trained_context == 256);
+    const bool warned = report->notices.size() > 1;  // the other is about the tokenizer
+    CHECK(warned == (context > 256));
+  }
+  options.context = uint64_t{1} << 40;
+  CHECK(run(options).error().message.contains("--context"));
+}
+
+TEST_CASE("every type of weights loads, with the embedding in at least eight bits") {
+  const TemporaryFolder folder;
+  const std::string output = (folder.path / "out.vvl").string();
+  for (const auto& [weights, linear, rows] :
+       {std::tuple{WeightType::kF32, TensorType::kF32, TensorType::kF32},
+        {WeightType::kQ8, TensorType::kQ8, TensorType::kQ8},
+        {WeightType::kQ4, TensorType::kQ4, TensorType::kQ8}}) {
+    for (const char* source : {"llama_odd_widths", "mistral_sliding_window"}) {
+      CAPTURE(source);
+      REQUIRE(run({.source = std::string("tests/goldens/") + source,
+                   .output = output,
+                   .weights = weights,
+                   .force = true}));
+      const auto model = Model::load(output);
+      REQUIRE(model);
+      const Stack& stack = (*model)->decoder();
+      CHECK(stack.blocks[0].attention.qkv.weight->type == linear);
+      CHECK(stack.blocks[0].feed_forward.down.weight->type == linear);
+      CHECK(stack.embedding->type == rows);
+      CHECK(stack.head.weight->type == rows);
+      for (const Tensor& tensor : (*model)->tensors()) CHECK((*model)->verify_checksums(tensor));
+    }
+  }
+}
+
+TEST_CASE("ends of text are taken from the generation settings, as one or as a list") {
+  const TemporaryFolder folder;
+  const std::string output = (folder.path / "out.vvl").string();
+  REQUIRE(run({.source = "tests/goldens/llama_untidy", .output = output}));
+  CHECK((*Model::load(output))->generation().eos == std::vector<int32_t>{2, 7, 9});
+  REQUIRE(run({.source = "tests/goldens/llama_f16", .output = output, .force = true}));
+  CHECK((*Model::load(output))->generation().eos == std::vector<int32_t>{2});
+}
+
+TEST_CASE("a source that is no checkpoint is refused in a sentence") {
+  const TemporaryFolder folder;
+  const std::string output = (folder.path / "out.vvl").string();
+  for (const std::string source : {"no/such/folder", "tests/goldens", "tests/goldens/README.md"}) {
+    CAPTURE(source);
+    const Result<ConvertReport> report = run({.source = source, .output = output});
+    REQUIRE(!report);
+    CHECK(report.error().message.contains(source));
+  }
+  CHECK(!fs::exists(output));
+}
+
+}  // namespace
+}  // namespace volvelle

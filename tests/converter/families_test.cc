@@ -1,0 +1,291 @@
+// What families make of settings and tensors. Meanings of keys: the reference's configuration
+// classes (transformers 4.57 and 5.24) and the GGUF specification.
+
+#include <doctest/doctest.h>
+
+#include "tests/converter/tiny_checkpoint.h"
+
+namespace volvelle {
+namespace {
+
+using nlohmann::json;
+
+std::string refusal(json settings, const std::string& key, const json& value) {
+  settings[json::json_pointer("/" + key)] = value;
+  return describe_tiny(settings, tiny_tensors()).error();
+}
+
+TEST_CASE("an unknown kind of model is answered with those that are known") {
+  const std::string error = describe_tiny({{"model_type", "gpt_neox"}}, tiny_tensors()).error();
+  CHECK(error.contains(
+      "model_type \"gpt_neox\" is not known; known are llama, mistral, qwen2, qwen3"));
+  CHECK(describe_tiny(json::object(), tiny_tensors()).error().contains("model_type is missing"));
+  CHECK(describe_tiny_gguf("mistral", json::object(), tiny_gguf_tensors())
+            .error()
+            .contains(
+                "general.architecture \"mistral\" is not known; known are llama, qwen2, qwen3"));
+}
+
+TEST_CASE("positions that are not implemented are refused by name") {
+  const json settings = tiny_settings("llama");
+  for (const char* type :
+       {"linear", "dynamic", "yarn", "longrope", "su", "proportional", "ntk-by-parts"}) {
+    CAPTURE(type);
+    for (const char* spelling :
+         {"rope_scaling/type", "rope_scaling/rope_type", "rope_parameters/rope_type"}) {
+      const std::string error = refusal(settings, spelling, type);
+      CHECK(error.contains("config.json: "));
+      CHECK(error.contains(std::string(spelling).replace(std::string(spelling).find('/'), 1, ".")));
+      CHECK(error.contains(std::string("\"") + type + "\""));
+    }
+  }
+  const std::vector<std::pair<const char*, json>> wrong = {
+      {"partial_rotary_factor", 0.5},
+      {"rope_parameters/partial_rotary_factor", 0.5},
+      {"position_embedding_type", "alibi"},
+      {"rope_interleaved", true},
+      {"alibi", true},
+      {"rope_scaling/mrope_section", {1, 1}},
+      {"no_rope_layers", {1, 0}},
+      {"attention_chunk_size", 8192},
+      {"layer_types", {"full_attention", "full_attention"}},
+      {"rope_scaling/factor", 2},
+      {"rope_theta", 0.0},
+      {"rope_theta", "1e4"},
+      {"hidden_act", "relu6"},
+      {"quantization_config/bits", 4}};
+  for (const auto& [key, value] : wrong) {
+    CAPTURE(key);
+    std::string dotted = key;
+    std::ranges::replace(dotted, '/', '.');
+    CHECK(refusal(settings, key, value).contains("config.json: " + dotted));
+  }
+  for (const auto& [key, value] : wrong) {
+    json ignoring = settings;
+    ignoring[json::json_pointer(std::string("/") + key)] = value;
+    std::string dotted = key;
+    std::ranges::replace(dotted, '/', '.');
+    CAPTURE(dotted);
+    CHECK(describe_tiny(ignoring, tiny_tensors(), {dotted}).error().empty());
+  }
+}
+
+TEST_CASE("rotary settings mean the same in the spellings of transformers 4 and 5") {
+  const json llama3 = {{"factor", 8.0},
+                       {"low_freq_factor", 1.0},
+                       {"high_freq_factor", 4.0},
+                       {"original_max_position_embeddings", 32}};
+  json four = tiny_settings("llama");
+  four["rope_theta"] = 500.0;
+  four["rope_scaling"] = llama3;
+  json legacy = four;
+  four["rope_scaling"]["rope_type"] = "llama3";
+  legacy["rope_scaling"]["type"] = "llama3";
+  json five = tiny_settings("llama");
+  five.erase("rope_theta");
+  five["rope_parameters"] = llama3;
+  five["rope_parameters"]["rope_type"] = "llama3";
+  five["rope_parameters"]["rope_theta"] = 500.0;
+  json nested = five;
+  nested["rope_parameters"] = {{"full_attention", five["rope_parameters"]}};
+  json outer = five;  // Phi's place for the original length, which wins
+  outer["original_max_position_embeddings"] = 32;
+  outer["rope_parameters"]["original_max_position_embeddings"] = 16;
+
+  RotaryPlan expected{.width = 4, .base = 500, .scaling = RotaryScalingKind::kLlama3};
+  expected.llama3 = {
+      .factor = 8, .low_frequency_factor = 1, .high_frequency_factor = 4, .original_context = 32};
+  for (const json& settings : {four, legacy, five, nested, outer}) {
+    CAPTURE(settings.dump());
+    const Described described = describe_tiny(settings, tiny_tensors());
+    REQUIRE(described.error() == "");
+    REQUIRE(described.model->positions.size() == 1);
+    CHECK(described.model->positions[0] == expected);
+  }
+  json plain = tiny_settings("llama");
+  plain.erase("rope_theta");
+  CHECK(describe_tiny(plain, tiny_tensors()).model->positions[0] ==
+        RotaryPlan{.width = 4, .base = 10000});
+}
+
+TEST_CASE("a head is the embedding when it is absent or equal, and its own when it differs") {
+  for (const bool stated : {false, true}) {
+    json settings = tiny_settings("llama");
+    settings["tie_word_embeddings"] = stated;
+    CAPTURE(stated);
+    Described absent = describe_tiny(settings, tiny_tensors());
+    REQUIRE(absent.error() == "");
+    CHECK(absent.model->head.weight == absent.model->embedding);
+
+    auto equal_tensors = tiny_tensors();
+    equal_tensors->add("lm_head.weight", {32, 16}, 1);
+    Described equal = describe_tiny(settings, std::move(equal_tensors));
+    REQUIRE(equal.error() == "");
+    CHECK(equal.model->head.weight == equal.model->embedding);
+
+    auto own_tensors = tiny_tensors();
+    own_tensors->add("lm_head.weight", {32, 16}, 2);
+    Described own = describe_tiny(settings, std::move(own_tensors));
+    REQUIRE(own.error() == "");
+    CHECK(own.model->head.weight != own.model->embedding);
+    CHECK(own.model->tensors[own.model->head.weight].use == recipe::Use::kHead);
+  }
+}
+
+TEST_CASE("stored tables are passed over, any other tensor that is left is refused by name") {
+  auto stray = tiny_tensors(false, false, "");
+  stray->add("layers.0.self_attn.rotary_emb.inv_freq", {2});
+  stray->add("model.layers.1.self_attn.rotary_emb.inv_freq", {2});
+  stray->add("layers.0.attn.bias", {1, 1, 8, 8});
+  stray->add("layers.0.self_attn.masked_bias", {});
+  stray->add("position_ids", {1, 8});
+  CHECK(describe_tiny(tiny_settings("llama"), std::move(stray)).error() == "");
+
+  for (const char* name :
+       {"model.layers.0.self_attn.q_proj.bias", "model.layers.2.input_layernorm.weight",
+        "model.layers.0.self_attn.q_proj.lora_A.weight", "score.weight"}) {
+    CAPTURE(name);
+    auto tensors = tiny_tensors();
+    tensors->add(name, {16});
+    CHECK(describe_tiny(tiny_settings("llama"), std::move(tensors))
+              .error()
+              .contains(std::string("tensor ") + name));
+  }
+}
+
+TEST_CASE("a tensor that is missing or has another shape is refused by name") {
+  CHECK(refusal(tiny_settings("llama"), "num_hidden_layers", 3)
+            .contains("tensor model.layers.2.input_layernorm.weight is missing"));
+  CHECK(refusal(tiny_settings("llama"), "vocab_size", 33)
+            .contains("tensor model.embed_tokens.weight has the shape [32, 16]; the settings ask "
+                      "for [33, 16]"));
+  CHECK(refusal(tiny_settings("llama"), "head_dim", 6)
+            .contains("self_attn.q_proj.weight has the shape [16, 16]"));
+  CHECK(refusal(tiny_settings("llama"), "attention_bias", true)
+            .contains("self_attn.q_proj.bias is missing"));
+  CHECK(refusal(tiny_settings("llama"), "num_key_value_heads", 3)
+            .contains("4 query heads cannot share 3"));
+  CHECK(refusal(tiny_settings("llama"), "head_dim", 5).contains("a head of 5 elements"));
+}
+
+TEST_CASE("mistral's window is on every layer unless it is null, and 4096 when not mentioned") {
+  json settings = tiny_settings("mistral");
+  CHECK(describe_tiny(settings, tiny_tensors()).model->blocks[1].attention.window == 4096);
+  settings["sliding_window"] = 16;
+  CHECK(describe_tiny(settings, tiny_tensors()).model->blocks[0].attention.window == 16);
+  settings["sliding_window"] = nullptr;
+  CHECK(describe_tiny(settings, tiny_tensors()).model->blocks[0].attention.window == 0);
+}
+
+TEST_CASE("qwen's windows follow the layer types, or else the flag and the first layer") {
+  const auto windows = [](const json& settings) {
+    const Described described = describe_tiny(settings, tiny_tensors(true));
+    REQUIRE(described.error() == "");
+    return std::pair(described.model->blocks[0].attention.window,
+                     described.model->blocks[1].attention.window);
+  };
+  json settings = tiny_settings("qwen2");
+  settings["sliding_window"] = 12;
+  settings["max_window_layers"] = 1;
+  CHECK(windows(settings) == std::pair(0u, 0u));
+  settings["use_sliding_window"] = true;
+  CHECK(windows(settings) == std::pair(0u, 12u));
+  settings["max_window_layers"] = 0;
+  CHECK(windows(settings) == std::pair(12u, 12u));
+  settings["layer_types"] = {"sliding_attention", "full_attention"};
+  CHECK(windows(settings) == std::pair(12u, 0u));
+  settings["use_sliding_window"] = false;
+  CHECK(describe_tiny(settings, tiny_tensors(true))
+            .error()
+            .contains("layer_types names sliding layers"));
+  settings["layer_types"] = {"chunked_attention", "full_attention"};
+  CHECK(describe_tiny(settings, tiny_tensors(true)).error().contains("chunked_attention"));
+}
+
+TEST_CASE("layers of two types may turn by two dials, and a dial that no layer uses is not kept") {
+  json settings = tiny_settings("qwen2");
+  settings["sliding_window"] = 12;
+  settings["use_sliding_window"] = true;
+  settings["layer_types"] = {"sliding_attention", "full_attention"};
+  settings["rope_parameters"] = {{"full_attention", {{"rope_theta", 1e6}}},
+                                 {"sliding_attention", {{"rope_theta", 1e4}}}};
+  settings.erase("rope_theta");
+  Described both = describe_tiny(settings, tiny_tensors(true));
+  REQUIRE(both.error() == "");
+  REQUIRE(both.model->positions.size() == 2);
+  CHECK(both.model->positions[both.model->blocks[0].attention.position].base == 1e4);
+  CHECK(both.model->positions[both.model->blocks[1].attention.position].base == 1e6);
+  for (const char* type : {"sliding_attention", "full_attention"}) {
+    settings["layer_types"] = {type, type};
+    Described one = describe_tiny(settings, tiny_tensors(true));
+    REQUIRE(one.error() == "");
+    REQUIRE(one.model->positions.size() == 1);
+    CHECK(one.model->blocks[1].attention.position == 0);
+    CHECK(one.model->positions[0].base == (std::string(type) == "full_attention" ? 1e6 : 1e4));
+  }
+}
+
+TEST_CASE("qwen3 norms its heads") {
+  Described described = describe_tiny(tiny_settings("qwen3"), tiny_tensors(false, true));
+  REQUIRE(described.error() == "");
+  CHECK(described.model->blocks[0].attention.query_norm.has_value());
+  CHECK(described.model->blocks[0].attention.key_norm.has_value());
+  json settings = tiny_settings("qwen3");
+  settings.erase("head_dim");  // then 128, not 16 / 4
+  CHECK(describe_tiny(settings, tiny_tensors(false, true))
+            .error()
+            .contains("the settings ask for [512, 16]"));
+}
+
+TEST_CASE("GGUF's llama has rows of q and k put in half order, or turns interleaved pairs") {
+  json settings = tiny_gguf_settings("llama");
+  Described whole = describe_tiny_gguf("llama", settings, tiny_gguf_tensors());
+  REQUIRE(whole.error() == "");
+  const auto parts = [](const Described& described) {
+    return described.model->tensors[described.model->blocks[0].attention.qkv.weight].parts;
+  };
+  CHECK(parts(whole)[0].head_rows == 4);
+  CHECK(parts(whole)[1].head_rows == 4);
+  CHECK(parts(whole)[2].head_rows == 0);
+  CHECK(whole.model->positions[0] == RotaryPlan{.width = 4, .base = 10000});
+
+  settings["llama.rope.dimension_count"] = 2;
+  Described part = describe_tiny_gguf("llama", settings, tiny_gguf_tensors());
+  REQUIRE(part.error() == "");
+  CHECK(parts(part)[0].head_rows == 0);
+  CHECK(part.model->positions[0] ==
+        RotaryPlan{.pairing = Pairing::kInterleaved, .width = 2, .base = 10000});
+}
+
+TEST_CASE("GGUF scalings other than rope_freqs.weight are refused by name") {
+  const auto refused = [](const char* key, const json& value) {
+    json settings = tiny_gguf_settings("llama");
+    settings[key] = value;
+    return describe_tiny_gguf("llama", settings, tiny_gguf_tensors()).error();
+  };
+  CHECK(refused("llama.rope.scaling.type", "yarn").contains("tiny.gguf: llama.rope.scaling.type"));
+  CHECK(refused("llama.rope.scaling.factor", 4.0).contains("llama.rope.scaling.factor"));
+  CHECK(refused("llama.rope.scale_linear", 2.0).contains("llama.rope.scale_linear"));
+  CHECK(refused("llama.rope.scaling.attn_factor", 1.2).contains("llama.rope.scaling.attn_factor"));
+  CHECK(refused("llama.rope.freq_base_swa", 1e4).contains("llama.rope.freq_base_swa"));
+  CHECK(refused("llama.expert_count", 8).contains("llama.expert_count"));
+  CHECK(refused("llama.attention.value_length", 8).contains("llama.attention.value_length"));
+  CHECK(refused("llama.attention.head_count_kv", {2, 1}).contains("llama.attention.head_count_kv"));
+  CHECK(refused("llama.rope.scaling.type", "none") == "");
+  CHECK(refused("llama.expert_count", 0) == "");
+
+  auto divided = tiny_gguf_tensors();
+  divided->add("rope_freqs.weight", {2}, std::vector<float>{1, 8});
+  Described described =
+      describe_tiny_gguf("llama", tiny_gguf_settings("llama"), std::move(divided));
+  REQUIRE(described.error() == "");
+  CHECK(described.model->positions[0].divisors == std::vector<float>{1, 8});
+  auto zero = tiny_gguf_tensors();
+  zero->add("rope_freqs.weight", {2}, std::vector<float>{1, 0});
+  CHECK(describe_tiny_gguf("llama", tiny_gguf_settings("llama"), std::move(zero))
+            .error()
+            .contains("rope_freqs"));
+}
+
+}  // namespace
+}  // namespace volvelle
