@@ -168,7 +168,8 @@ Result<ConvertReport> convert(const ConvertOptions& options, const ThreadPool& t
   ConvertReport report;
   std::error_code unknown;
   if (!options.force && std::filesystem::exists(options.output, unknown)) {
-    return fail("{}: exists already; choose another name, or replace it with --force", options.output);
+    return fail("{}: exists already; choose another name, or replace it with --force",
+                options.output);
   }
   VOLVELLE_ASSIGN_OR_RETURN(OpenedSource opened,
                             open_source(options.source, options.ignored_keys, options.tokenizer));

@@ -41,7 +41,8 @@ bool hub_name(std::string_view source) {
 
 // Fetches with `hf`, which prints the folder last.
 Result<std::string> fetch(const std::string& name) {
-  std::FILE* pipe = popen(("command -v hf >/dev/null || exit 127; exec hf download " + name).c_str(), "r");
+  std::FILE* pipe =
+      popen(("command -v hf >/dev/null || exit 127; exec hf download " + name).c_str(), "r");
   if (pipe == nullptr) return fail("{}: the program hf cannot be started", name);
   std::string last;
   bool ended = false;  // a newline came after `last`
