@@ -76,7 +76,8 @@ RotaryTables bake(const RotaryPlan& plan, uint64_t context) {
     tables.frequencies = scale_llama3(tables.original_frequencies, plan.llama3);
   }
 
-  const int fine_bits = std::bit_width(context - 1) / 2;  // from sqrt(context / 2) to sqrt(2 context)
+  const int fine_bits =
+      std::bit_width(context - 1) / 2;  // from sqrt(context / 2) to sqrt(2 context)
   tables.fine_rows = uint32_t{1} << fine_bits;
   tables.coarse_rows = static_cast<uint32_t>((context + tables.fine_rows - 1) >> fine_bits);
   tables.fine = dial_rows(tables.frequencies, tables.fine_rows, 1);
