@@ -28,11 +28,14 @@ struct BenchOptions {
   ComputeOptions compute;
 };
 
+constexpr std::string_view kPrefill = "prefill", kDecode = "decode";
+
 struct Measure {
-  const char* kind;
+  std::string_view kind;
   size_t tokens;
   size_t depth;
   std::vector<double> tokens_per_s;  // ascending
+  double cost_per_token = 0;         // operations of prefill, bytes of decode
   double fraction_of_limit = 0;
 
   double median() const {
@@ -94,8 +97,6 @@ Result<> bench(const BenchOptions& options) {
 
   const std::vector<int> cpus = usable_cpus();
   Machine machine{.cpu = describe_cpu().model,
-                  .read = measure_read_bandwidth(pool),
-                  .int8 = measure_int8_peak(pool),
                   .temperature_start = processor_temperature(),
                   .clock_start = processor_clock(cpus)};
 
@@ -118,8 +119,8 @@ Result<> bench(const BenchOptions& options) {
     return {};
   };
   for (const size_t depth : options.depths) {
-    Measure prefill{"prefill", options.prompt, depth, {}};
-    Measure decode{"decode", options.new_tokens, depth, {}};
+    Measure prefill{kPrefill, options.prompt, depth, {}};
+    Measure decode{kDecode, options.new_tokens, depth, {}};
     double bytes = 0;
     for (size_t repeat = 0; repeat <= options.repeats;
          ++repeat) {  // the first warms up and is not counted
@@ -150,15 +151,12 @@ Result<> bench(const BenchOptions& options) {
     }
     if (options.prompt > 0) {
       std::ranges::sort(prefill.tokens_per_s);
-      prefill.fraction_of_limit =
-          machine.int8 > 0 ? prefill.median() * operations_per_token(*model) / machine.int8 : 0;
+      prefill.cost_per_token = operations_per_token(*model);
       results.push_back(std::move(prefill));
     }
     if (options.new_tokens > 0) {
       std::ranges::sort(decode.tokens_per_s);
-      const double bytes_per_token = bytes / static_cast<double>(options.new_tokens);
-      decode.fraction_of_limit =
-          machine.read > 0 ? decode.median() * bytes_per_token / machine.read : 0;
+      decode.cost_per_token = bytes / static_cast<double>(options.new_tokens);
       results.push_back(std::move(decode));
     }
   }
@@ -166,6 +164,14 @@ Result<> bench(const BenchOptions& options) {
   machine.clock_end = processor_clock(cpus);
   const auto memory = memory_use();
   const uint64_t peak = memory.has_value() ? memory->peak : 0;
+
+  // Only now: the buffer that is read would count as the model's memory.
+  machine.read = measure_read_bandwidth(pool);
+  machine.int8 = measure_int8_peak(pool);
+  for (Measure& result : results) {
+    const double limit = result.kind == kPrefill ? machine.int8 : machine.read;
+    if (limit > 0) result.fraction_of_limit = result.median() * result.cost_per_token / limit;
+  }
 
   if (options.json) {
     ordered_json json = {{"model", options.model},
@@ -243,19 +249,19 @@ void add_bench_command(Program& program) {
   command
       .add_option("-p,--prompt", o.prompt,
                   "Tokens to prefill (default 512); 0: do not measure that")
-      ->check(CLI::Range(size_t{0}, kMost))
+      ->check(between(size_t{0}, kMost))
       ->type_name("N");
   command
       .add_option("-n,--new-tokens", o.new_tokens,
                   "Tokens to decode (default 128); 0: do not measure that")
-      ->check(CLI::Range(size_t{0}, kMost))
+      ->check(between(size_t{0}, kMost))
       ->type_name("N");
   command.add_option("-d,--depths", o.depths, "Tokens in the cache before measuring (default 0)")
       ->delimiter(',')
-      ->check(CLI::Range(size_t{0}, kMost))
+      ->check(between(size_t{0}, kMost))
       ->type_name("DEPTH,…");
   command.add_option("-r,--repeats", o.repeats, "Times to measure (default 5)")
-      ->check(CLI::Range(1, 1000))
+      ->check(between(size_t{1}, size_t{1000}))
       ->type_name("N");
   command.add_flag("--json", o.json, "Write one JSON object");
   add_compute_options(command, o.compute);

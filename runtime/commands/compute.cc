@@ -12,7 +12,7 @@ void add_thread_options(CLI::App& command, ComputeOptions& options) {
   command
       .add_option("-t,--threads", options.threads,
                   "Threads to compute on (default: the cores worth it)")
-      ->check(CLI::Range(size_t{1}, kMaxThreads))
+      ->check(between(size_t{1}, kMaxThreads))
       ->type_name("N");
   command
       .add_option_function<std::string>(
@@ -40,7 +40,7 @@ void add_compute_options(CLI::App& command, ComputeOptions& options) {
   command
       .add_option("--context", options.context,
                   "Tokens that the cache can hold (default: what is needed)")
-      ->check(CLI::Range(size_t{1}, size_t{1} << 31))
+      ->check(between(size_t{1}, size_t{1} << 31))
       ->type_name("N");
 }
 

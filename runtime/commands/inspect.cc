@@ -216,7 +216,8 @@ std::string position_line(const ordered_json& position) {
   if (scaling != "none")
     scaling += std::format(" by {}", position["scaling"]["factor"].get<double>());
   return std::format(
-      "rotary, {} pairing, width {}, base {}, scaling {}\n              dials {} + {} rows for {} "
+      "rotary, {} pairing, width {}, base {:.10g}, scaling {}\n              dials {} + {} rows "
+      "for {} "
       "positions, "
       "{}, error at most {:.2g}",
       position["pairing"].get<std::string>(), position["width"].get<size_t>(),

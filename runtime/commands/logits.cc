@@ -97,15 +97,13 @@ void add_logits_command(Program& program) {
       [options] { return write_logits(*options); });
   LogitsOptions& o = *options;
   add_model_option(command, o.model);
-  CLI::App& input = *command.add_option_group("input")->require_option(1);
-  add_text_option(input, o.text);
-  add_tokens_option(input, o.tokens);
+  require_one_of(command, {add_text_option(command, o.text), add_tokens_option(command, o.tokens)});
   command.add_option("-o,--output", o.output, "The .npy file to write; - is standard output")
       ->required()
       ->type_name("OUT.npy");
   command
       .add_option("--chunk", o.chunk, "Tokens that go through the model at a time (default 512)")
-      ->check(CLI::Range(1, 65536))
+      ->check(between(size_t{1}, size_t{65536}))
       ->type_name("N");
   command
       .add_option("--first-position", o.first_position, "Position of the first token (default 0)")

@@ -303,7 +303,7 @@ void add_perplexity_command(Program& program) {
       .add_option("--lengths", o.lengths,
                   "Tokens of a window (default 512, or the model's context where that is less)")
       ->delimiter(',')
-      ->check(CLI::Range(size_t{2}, size_t{1} << 31))
+      ->check(between(size_t{2}, size_t{1} << 31))
       ->type_name("N,…");
   command.add_option("--against", o.against, "A file of the same checkpoint to compare with")
       ->type_name("OTHER.vvl");

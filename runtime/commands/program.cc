@@ -114,8 +114,19 @@ int Program::run(int argc, const char* const* argv) {
   return kInputAtFault;
 }
 
-// ---- Output
-// --------------------------------------------------------------------------------------------------------
+void require_one_of(CLI::App& command, std::vector<const CLI::Option*> options) {
+  command.parse_complete_callback([options = std::move(options)] {
+    size_t given = 0;
+    std::string names;
+    for (const CLI::Option* option : options) {
+      given += option->count() > 0;
+      names += (names.empty() ? "" : ", ") + option->get_name();
+    }
+    if (given != 1) throw CLI::RequiredError::Option(1, 1, given, names);
+  });
+}
+
+// ---- Output -------------------------------------------------------------------------------------
 
 void print(std::string_view text) { std::fwrite(text.data(), 1, text.size(), stdout); }
 
@@ -192,8 +203,7 @@ void Progress::update(uint64_t done) {
   std::fflush(stderr);
 }
 
-// ---- Input
-// ---------------------------------------------------------------------------------------------------------
+// ---- Input --------------------------------------------------------------------------------------
 
 Result<std::string> read_text(const std::string& path) {
   std::FILE* file = path == "-" ? stdin : std::fopen(path.c_str(), "rb");

@@ -77,11 +77,19 @@ class Program {
   Action chosen_;
 };
 
+// Makes it wrong usage to give none of `options` or several.
+void require_one_of(CLI::App& command, std::vector<const CLI::Option*> options);
+
+// A number from `least` to `most`; --help leaves these out.
+template <typename T>
+CLI::Validator between(T least, T most) {
+  return CLI::Range(least, most).description("");
+}
+
 // Every command of the runtime.
 void add_runtime_commands(Program& program);
 
-// ---- Output
-// --------------------------------------------------------------------------------------------------------
+// ---- Output -------------------------------------------------------------------------------------
 
 // Writes to standard output. A failure to write is reported when the command ends.
 void print(std::string_view text);
@@ -132,8 +140,7 @@ class Progress {
   Clock::time_point start_, last_;
 };
 
-// ---- Input
-// ---------------------------------------------------------------------------------------------------------
+// ---- Input --------------------------------------------------------------------------------------
 
 // All of a file; "-" is standard input.
 Result<std::string> read_text(const std::string& path);

@@ -69,6 +69,7 @@ void print_stats(const Session& session, const Model& model, const ThreadPool& p
                  double prompt_seconds, size_t decoded, double decode_seconds, double bytes) {
   std::string text = std::format("prefill  {} tokens in {:.3f} s: {:.1f} tokens/s\n", prompt,
                                  prompt_seconds, static_cast<double>(prompt) / prompt_seconds);
+  const auto memory = memory_use();  // before bandwidth is measured, which takes some of its own
   if (decoded > 0) {
     const double read = bytes / decode_seconds;
     const double limit = measure_read_bandwidth(pool);
@@ -79,11 +80,12 @@ void print_stats(const Session& session, const Model& model, const ThreadPool& p
         decoded, decode_seconds, static_cast<double>(decoded) / decode_seconds, read / 1e9,
         100 * read / limit, limit / 1e9, pool.threads());
   }
-  text += std::format("memory   {} of cache, {} of packed weights, file of {}",
+  text += std::format("memory   {} of cache, {} of packed weights, file of {}{}\n",
                       format_bytes(session.cache_bytes()), format_bytes(session.packed_bytes()),
-                      format_bytes(model.file_bytes()));
+                      format_bytes(model.file_bytes()),
+                      memory.has_value() ? ", peak " + format_bytes(memory->peak) : "");
   std::fflush(stdout);
-  std::fputs((text + "\n").c_str(), stderr);
+  std::fputs(text.c_str(), stderr);
 }
 
 Result<> run(const RunOptions& options) {
@@ -111,8 +113,6 @@ Result<> run(const RunOptions& options) {
   } else {
     VOLVELLE_ASSIGN_OR_RETURN(tokens, parse_tokens(options.tokens));
   }
-  if (tokenizer == nullptr && !options.ids)
-    print_notice("{}: the file has no tokenizer; ids follow", model->path());
 
   // The prompt and what is asked for, or as much of it as positions reach.
   const size_t last = model->decoder().context;
@@ -131,6 +131,8 @@ Result<> run(const RunOptions& options) {
   if (options.text.has_value() && !options.ids && isatty(STDOUT_FILENO) && isatty(STDERR_FILENO)) {
     std::fputs(("\x1b[2m" + printable(*options.text) + "\x1b[0m").c_str(), stderr);
   }
+  if (tokenizer == nullptr && !options.ids)
+    print_notice("{}: the file has no tokenizer; ids follow", model->path());
   const double start = monotonic_seconds();
   VOLVELLE_ASSIGN_OR_RETURN(std::span<const float> logits, prefill(*model, *session, tokens));
   const size_t prompt = tokens.size();
@@ -165,9 +167,6 @@ Result<> run(const RunOptions& options) {
   }
   if (options.stats) {
     print_stats(*session, *model, pool, prompt, prefilled - start, decoded, end - prefilled, bytes);
-    if (const auto memory = memory_use()) {
-      std::fputs(std::format("peak     {}\n", format_bytes(memory->peak)).c_str(), stderr);
-    }
   }
   return {};
 }
@@ -192,20 +191,18 @@ void add_run_command(Program& program) {
       [options] { return run(*options); });
   RunOptions& o = *options;
   add_model_option(command, o.model);
-  CLI::App& input = *command.add_option_group("prompt")->require_option(1);
-  add_text_option(input, o.text);
-  add_tokens_option(input, o.tokens);
+  require_one_of(command, {add_text_option(command, o.text), add_tokens_option(command, o.tokens)});
   command.add_option("-n,--new-tokens", o.new_tokens, "New tokens at most (default 128)")
-      ->check(CLI::Range(size_t{0}, size_t{1} << 31))
+      ->check(between(size_t{0}, size_t{1} << 31))
       ->type_name("N");
   const auto number = [&](const char* name, auto& value, const char* what, double least,
                           double most) {
-    command.add_option(name, value, what)->check(CLI::Range(least, most))->type_name("X");
+    command.add_option(name, value, what)->check(between(least, most))->type_name("X");
   };
   constexpr double kMost = 1e6;
   number("--temperature", o.temperature, "Draw tokens; 0 takes the likeliest", 0, kMost);
   command.add_option("--top-k", o.top_k, "Draw among the K likeliest; 0 is all")
-      ->check(CLI::Range(size_t{0}, size_t{1} << 31))
+      ->check(between(size_t{0}, size_t{1} << 31))
       ->type_name("K");
   number("--top-p", o.top_p, "Draw among the likeliest that make up this probability", 0, 1);
   number("--min-p", o.min_p, "Leave out what is less likely than this part of the likeliest", 0, 1);
@@ -228,7 +225,7 @@ void add_run_command(Program& program) {
   command
       .add_option("--chunk", o.chunk,
                   "Prompt tokens that go through the model at a time (default 512)")
-      ->check(CLI::Range(1, 65536))
+      ->check(between(size_t{1}, size_t{65536}))
       ->type_name("N");
   command
       .add_option("--first-position", o.first_position, "Position of the first token (default 0)")

@@ -1,5 +1,6 @@
-// Ends a stream of text before any of several stop texts, however the pieces of the stream cut
-// through them: what may be the beginning of a stop text is held back until it is decided.
+// Ends a stream of text before the first of several stop texts to be complete, however the pieces
+// of the stream cut through them: what may be the beginning of a stop text is held back until it is
+// decided.
 
 #ifndef VOLVELLE_RUNTIME_COMMANDS_STOP_TEXT_H_
 #define VOLVELLE_RUNTIME_COMMANDS_STOP_TEXT_H_
@@ -24,11 +25,13 @@ class StopText {
     if (stopped_) return {};
     held_ += piece;
     size_t sure = held_.size();
+    size_t end = held_.npos;  // of the stop text that is complete first; of equals, the longest
     for (const std::string& stop : stops_) {
-      if (const size_t at = held_.find(stop); at < sure) {
-        stopped_ = true;
-        sure = at;
-      }
+      const size_t at = held_.find(stop);
+      if (at == held_.npos || at + stop.size() > end) continue;
+      sure = at + stop.size() < end ? at : std::min(sure, at);
+      end = at + stop.size();
+      stopped_ = true;
     }
     if (!stopped_) {
       for (const std::string& stop : stops_) {

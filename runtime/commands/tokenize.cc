@@ -162,12 +162,14 @@ void add_tokenize_command(Program& program) {
                   "Where the tokenizer is: " + program.tokenizer_sources())
       ->required()
       ->type_name("SOURCE");
-  CLI::App& input = *command.add_option_group("input")->require_option(1);
-  add_text_option(input, options->text);
-  input.add_option("--file", options->file, "A file with the text; - is standard input")
-      ->type_name("F");
-  input.add_option("--jsonl", options->lines, "A file with a text a line; - is standard input")
-      ->type_name("F");
+  require_one_of(
+      command,
+      {add_text_option(command, options->text),
+       command.add_option("--file", options->file, "A file with the text; - is standard input")
+           ->type_name("F"),
+       command
+           .add_option("--jsonl", options->lines, "A file with a text a line; - is standard input")
+           ->type_name("F")});
   command.add_flag("--no-special", options->no_special,
                    "Leave out the ids that stand around every text");
   command.add_flag("--plain", options->plain,
@@ -192,11 +194,12 @@ void add_detokenize_command(Program& program) {
                   "Where the tokenizer is: " + program.tokenizer_sources())
       ->required()
       ->type_name("SOURCE");
-  CLI::App& input = *command.add_option_group("input")->require_option(1);
-  input.add_option("--ids", options->ids, "Token ids; @FILE reads them from a file")
-      ->type_name("1,2,3|@FILE");
-  input.add_option("--jsonl", options->lines, "A file with ids a line; - is standard input")
-      ->type_name("F");
+  require_one_of(
+      command,
+      {command.add_option("--ids", options->ids, "Token ids; @FILE reads them from a file")
+           ->type_name("1,2,3|@FILE"),
+       command.add_option("--jsonl", options->lines, "A file with ids a line; - is standard input")
+           ->type_name("F")});
   command.add_flag("--skip-special", options->skip_special, "Special tokens have no text");
   command.add_flag("--stream", options->stream, "Write {\"pieces\":[…]}, a piece for each id");
   command.add_flag("--json", options->json, "Write {\"text\":…}");

@@ -1,0 +1,540 @@
+// Exit status, sentences, streams and results of every command, on tiny checkpoints that are
+// converted here.
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <format>
+
+#include "tests/end_to_end/program_run.h"
+#include "tests/goldens/golden.h"
+
+namespace volvelle {
+namespace {
+
+using nlohmann::json;
+
+constexpr size_t kVocabulary = 128;  // of the golden below
+
+const Golden& golden() {
+  static const Golden found = [] {
+    for (Golden& golden : read_goldens()) {
+      if (golden.source.filename() == "llama_grouped_heads") return golden;
+    }
+    return Golden{};
+  }();
+  return found;
+}
+
+std::string join(const std::vector<int32_t>& ids, const char* separator) {
+  std::string text;
+  for (const int32_t id : ids) text += (text.empty() ? "" : separator) + std::to_string(id);
+  return text;
+}
+
+// A byte-level tokenizer of 128 pieces: an end token, a merge, the two bytes of "é" and printable
+// ASCII.
+json tokenizer_json() {
+  json vocabulary = {{"<unk>", 0}, {"<s>", 1}, {"</s>", 2}, {"Ġ", 3},
+                     {"Ã", 4},     {"©", 5},   {"th", 6},   {"Ċ", 7}};
+  for (int c = '!'; c <= '~'; ++c) vocabulary[std::string(1, static_cast<char>(c))] = 8 + (c - '!');
+  for (int id = static_cast<int>(vocabulary.size()); id < static_cast<int>(kVocabulary); ++id) {
+    vocabulary["unused" + std::to_string(id)] = id;
+  }
+  const auto special = [](const char* text, int id) {
+    return json{{"id", id},        {"content", text},     {"single_word", false}, {"lstrip", false},
+                {"rstrip", false}, {"normalized", false}, {"special", true}};
+  };
+  return {{"version", "1.0"},
+          {"truncation", nullptr},
+          {"padding", nullptr},
+          {"added_tokens", {special("<unk>", 0), special("<s>", 1), special("</s>", 2)}},
+          {"normalizer", nullptr},
+          {"pre_tokenizer",
+           {{"type", "ByteLevel"},
+            {"add_prefix_space", false},
+            {"trim_offsets", true},
+            {"use_regex", true}}},
+          {"post_processor",
+           {{"type", "TemplateProcessing"},
+            {"single",
+             {{{"SpecialToken", {{"id", "<s>"}, {"type_id", 0}}}},
+              {{"Sequence", {{"id", "A"}, {"type_id", 0}}}}}},
+            {"pair", json::array()},
+            {"special_tokens", {{"<s>", {{"id", "<s>"}, {"ids", {1}}, {"tokens", {"<s>"}}}}}}}},
+          {"decoder", {{"type", "ByteLevel"}}},
+          {"model",
+           {{"type", "BPE"},
+            {"dropout", nullptr},
+            {"unk_token", nullptr},
+            {"continuing_subword_prefix", nullptr},
+            {"end_of_word_suffix", nullptr},
+            {"fuse_unk", false},
+            {"byte_fallback", false},
+            {"ignore_merges", false},
+            {"vocab", vocabulary},
+            {"merges", {"t h"}}}}};
+}
+
+// The golden without a tokenizer, and with the one above; f32.
+struct Models {
+  TemporaryFolder folder;
+  std::string plain = folder / "plain.vvl";
+  std::string text = folder / "text.vvl";
+
+  Models() {
+    REQUIRE(run_program({"convert", golden().source.string(), "-o", plain, "--weights", "f32"})
+                .status == 0);
+    for (const auto& entry : std::filesystem::directory_iterator(golden().source)) {
+      folder.write("checkpoint/" + entry.path().filename().string(),
+                   read_file(entry.path().string()));
+    }
+    folder.write("checkpoint/tokenizer.json", tokenizer_json().dump());
+    const Ran ran = run_program({"convert", folder / "checkpoint", "-o", text, "--weights", "f32"});
+    INFO(ran.err);
+    REQUIRE(ran.status == 0);
+  }
+};
+
+const Models& models() {
+  static const Models made;
+  return made;
+}
+
+// One sentence for a person, on standard error, and nothing on standard output.
+void check_refused(const Ran& ran, int status, std::string_view names) {
+  CAPTURE(ran.err);
+  CHECK(ran.status == status);
+  CHECK(ran.out == "");
+  CHECK(ran.err.starts_with("volvelle: "));
+  CHECK(std::ranges::count(ran.err, '\n') == 1);
+  CHECK(ran.err.ends_with('\n'));
+  CHECK(ran.err.contains(names));
+}
+
+struct Matrix {
+  size_t rows = 0, columns = 0;
+  std::vector<float> values;
+};
+
+// An .npy file of float32, read as numpy.lib.format says.
+Matrix read_npy(const std::string& bytes) {
+  REQUIRE(bytes.size() > 10);
+  REQUIRE(bytes.starts_with(std::string_view("\x93NUMPY\x01\x00", 8)));
+  const size_t header =
+      static_cast<unsigned char>(bytes[8]) + 256 * static_cast<unsigned char>(bytes[9]);
+  CHECK((10 + header) % 64 == 0);
+  const std::string fields = bytes.substr(10, header);
+  CHECK(fields.ends_with('\n'));
+  Matrix matrix;
+  REQUIRE(std::sscanf(fields.c_str(),
+                      "{'descr': '<f4', 'fortran_order': False, 'shape': (%zu, %zu), }",
+                      &matrix.rows, &matrix.columns) == 2);
+  REQUIRE(bytes.size() == 10 + header + matrix.rows * matrix.columns * sizeof(float));
+  matrix.values.resize(matrix.rows * matrix.columns);
+  std::memcpy(matrix.values.data(), bytes.data() + 10 + header,
+              matrix.values.size() * sizeof(float));
+  return matrix;
+}
+
+// ---- The program --------------------------------------------------------------------------------
+
+TEST_CASE("without a command, help goes to standard error and the usage is wrong") {
+  const Ran ran = run_program({});
+  CHECK(ran.status == 2);
+  CHECK(ran.out == "");
+  CHECK(ran.err.contains("run"));
+  CHECK(ran.err.contains("convert"));
+}
+
+TEST_CASE("help and version are results") {
+  const Ran version = run_program({"--version"});
+  CHECK(version.status == 0);
+  CHECK(version.out.starts_with("volvelle "));
+  CHECK(version.err == "");
+  for (const std::vector<std::string>& command :
+       std::vector<std::vector<std::string>>{{"convert"},
+                                             {"run"},
+                                             {"logits"},
+                                             {"tokenize"},
+                                             {"detokenize"},
+                                             {"inspect"},
+                                             {"bench"},
+                                             {"eval", "perplexity"},
+                                             {"completion"}}) {
+    std::vector<std::string> arguments = command;
+    arguments.push_back("--help");
+    CAPTURE(command.back());
+    const Ran ran = run_program(arguments);
+    CHECK(ran.status == 0);
+    CHECK(ran.err == "");
+    CHECK(ran.out.contains("volvelle " + command.front()));  // an example
+  }
+}
+
+TEST_CASE("wrong usage is status 2 and one sentence that points to the help") {
+  check_refused(run_program({"walk"}), 2, "volvelle --help");
+  check_refused(run_program({"run"}), 2, "volvelle run --help");
+  check_refused(run_program({"run", "m.vvl"}), 2, "volvelle run --help");
+  check_refused(run_program({"run", "m.vvl", "-p", "a", "--tokens", "1"}), 2,
+                "volvelle run --help");
+  check_refused(run_program({"run", "m.vvl", "-p", "a", "--top-p", "2"}), 2, "--top-p");
+  check_refused(run_program({"run", "m.vvl", "-p", "a", "-n", "many"}), 2, "--new-tokens");
+  check_refused(run_program({"run", "m.vvl", "-p", "a", "--kv", "q3"}), 2, "--kv");
+  check_refused(run_program({"run", "m.vvl", "-p", "a", "--cpus", "1,x"}), 2, "--cpus");
+  check_refused(run_program({"logits", "m.vvl", "--tokens", "1"}), 2, "--output");
+  check_refused(run_program({"eval"}), 2, "volvelle eval --help");
+}
+
+TEST_CASE("a file that is missing or no model is status 1 and a sentence that names it") {
+  const TemporaryFolder folder;
+  const std::string missing = folder / "missing.vvl";
+  const std::string letter = folder.write("letter.vvl", std::string(100000, 'x'));
+  for (const std::string& path : {missing, letter}) {
+    check_refused(run_program({"run", path, "-p", "a"}), 1, path);
+    check_refused(run_program({"logits", path, "--tokens", "1", "-o", folder / "l.npy"}), 1, path);
+    check_refused(run_program({"tokenize", path, "-p", "a"}), 1, path);
+    check_refused(run_program({"inspect", path}), 1, path);
+    check_refused(run_program({"bench", path}), 1, path);
+    check_refused(run_program({"eval", "perplexity", path, "--text", letter}), 1, path);
+  }
+  CHECK(!std::filesystem::exists(folder / "l.npy"));
+  check_refused(run_program({"tokenize", folder / "novel.txt", "-p", "a"}), 1, "novel.txt");
+}
+
+TEST_CASE("a result that cannot be written is an error") {
+  if (!std::filesystem::exists("/dev/full")) return;
+  const Ran ran = run_program({"inspect", models().plain, "--json"}, "", "/dev/full");
+  CHECK(ran.status == 1);
+  CHECK(ran.err.contains("standard output"));
+}
+
+TEST_CASE("completion knows every command") {
+  for (const char* shell : {"bash", "zsh", "fish"}) {
+    const Ran ran = run_program({"completion", shell});
+    CHECK(ran.status == 0);
+    for (const char* word : {"run", "perplexity", "temperature", "convert"})
+      CHECK(ran.out.contains(word));
+  }
+  check_refused(run_program({"completion", "tcsh"}), 2, "tcsh");
+}
+
+// ---- run ----------------------------------------------------------------------------------------
+
+TEST_CASE("run --ids writes the reference's greedy ids on one line, in any chunking") {
+  const std::string tokens = join(golden().tokens, ",");
+  for (const char* chunk : {"1", "7", "512"}) {
+    const Ran ran = run_program({"run", models().plain, "--tokens", tokens, "--ids", "-n",
+                                 std::to_string(golden().greedy.size()), "--ignore-eos", "--kv",
+                                 "f32", "--chunk", chunk});
+    CHECK(ran.status == 0);
+    CHECK(ran.err == "");
+    CHECK(ran.out == join(golden().greedy, " ") + "\n");
+  }
+  const TemporaryFolder folder;
+  const std::string file = folder.write("ids.txt", join(golden().tokens, "\n"));
+  const std::vector<std::string> rest = {"--ids", "-n",  "3",  "--ignore-eos",
+                                         "--kv",  "f32", "-t", "1"};
+  const auto from = [&](const std::string& source) {
+    std::vector<std::string> arguments = {"run", models().plain, "--tokens", source};
+    arguments.insert(arguments.end(), rest.begin(), rest.end());
+    return run_program(arguments, join(golden().tokens, " ")).out;
+  };
+  CHECK(from("@" + file) == from(tokens));
+  CHECK(from("@-") == from(tokens));
+}
+
+TEST_CASE("a model without a tokenizer takes ids, and says so when text is wanted") {
+  check_refused(run_program({"run", models().plain, "-p", "hello"}), 1, "tokenizer");
+  check_refused(run_program({"tokenize", models().plain, "-p", "hello"}), 1, "tokenizer");
+  const Ran ran =
+      run_program({"run", models().plain, "--tokens", "5,6", "-n", "4", "--ignore-eos"});
+  CHECK(ran.status == 0);
+  CHECK(std::ranges::count(ran.out, ' ') == 3);
+  CHECK(ran.err.contains("no tokenizer"));
+}
+
+TEST_CASE("run writes the text of the ids that it chose, and nothing else, to standard output") {
+  const std::vector<std::string> base = {"run", models().text,  "-p",   "the cat", "-n",
+                                         "40",  "--ignore-eos", "--kv", "f32"};
+  std::vector<std::string> with_ids = base;
+  with_ids.push_back("--ids");
+  std::string ids = run_program(with_ids).out;
+  ids.pop_back();
+  std::ranges::replace(ids, ' ', ',');
+  const Ran detokenized =
+      run_program({"detokenize", models().text, "--ids", ids, "--skip-special"});
+  CHECK(detokenized.status == 0);
+  const Ran ran = run_program(base);
+  CHECK(ran.status == 0);
+  CHECK(ran.out == detokenized.out);
+  CHECK(ran.err == "");
+  std::vector<std::string> from_stdin = base;
+  from_stdin[3] = "-";
+  CHECK(run_program(from_stdin, "the cat").out == ran.out);
+
+  SUBCASE("--stop ends before a text that spans tokens, and may look like anything") {
+    std::string text = ran.out;
+    text.pop_back();
+    REQUIRE(text.size() > 8);
+    std::vector<std::string> stopped = base;
+    for (const std::string& stop : {std::string("[never]"), text.substr(4, 3)}) {
+      stopped.push_back("--stop");
+      stopped.push_back(stop);
+    }
+    CHECK(run_program(stopped).out == text.substr(0, text.find(text.substr(4, 3))) + "\n");
+  }
+  SUBCASE("--stats go to standard error") {
+    std::vector<std::string> with_stats = base;
+    with_stats.push_back("--stats");
+    const Ran told = run_program(with_stats);
+    CHECK(told.out == ran.out);
+    for (const char* word : {"prefill", "decode", "tokens/s", "GB/s", "peak"})
+      CHECK(told.err.contains(word));
+  }
+}
+
+TEST_CASE("prompts that look like options or lists are text") {
+  for (const char* prompt : {"-x", "[a]", "{}", "%%", "a,b", "\"q\"", "--"}) {
+    CAPTURE(prompt);
+    const Ran ran =
+        run_program({"tokenize", models().text, "-p", prompt, "--no-special", "--plain", "--json"});
+    REQUIRE(ran.status == 0);
+    CHECK(ran.json()["ids"].size() == std::strlen(prompt));  // none of them has a merge
+  }
+}
+
+TEST_CASE("a seed draws the same tokens every time, and seeds differ") {
+  const auto draw = [](const char* seed) {
+    return run_program({"run",
+                        models().plain,
+                        "--tokens",
+                        "5,6,7",
+                        "--ids",
+                        "-n",
+                        "32",
+                        "--ignore-eos",
+                        "--temperature",
+                        "1.5",
+                        "--top-k",
+                        "50",
+                        "--top-p",
+                        "0.95",
+                        "--min-p",
+                        "0.001",
+                        "--repeat-penalty",
+                        "1.1",
+                        "--seed",
+                        seed})
+        .out;
+  };
+  CHECK(draw("3") == draw("3"));
+  CHECK(draw("3") != draw("4"));
+}
+
+TEST_CASE(
+    "tokens that the model does not have and prompts that do not fit are refused before "
+    "computing") {
+  check_refused(run_program({"run", models().plain, "--tokens", "5,128", "--ids"}), 1, "128");
+  check_refused(run_program({"run", models().plain, "--tokens", "5,-1", "--ids"}), 1, "-1");
+  check_refused(run_program({"run", models().plain, "--tokens", "5,99999999999", "--ids"}), 1,
+                "99999999999");
+  check_refused(
+      run_program({"run", models().plain, "--tokens", "1,2,3", "--ids", "--context", "2"}), 1,
+      "--context");
+  check_refused(run_program({"run", models().plain, "--tokens",
+                             join(std::vector<int32_t>(257, 5), ","), "--ids"}),
+                1, "--context");
+  check_refused(run_program({"run", models().plain, "--tokens", "5", "--first-position", "256"}), 1,
+                "256");
+}
+
+TEST_CASE("where the context is full, run stops and says so") {
+  const Ran ran = run_program({"run", models().plain, "--tokens", "5,6,7", "--ids", "-n", "50",
+                               "--ignore-eos", "--context", "10"});
+  CHECK(ran.status == 0);
+  CHECK(std::ranges::count(ran.out, ' ') == 7);  // 8 new ids: the last needs no place
+  CHECK(ran.err.contains("context of 10 tokens is full"));
+}
+
+// ---- logits -------------------------------------------------------------------------------------
+
+TEST_CASE("logits are the reference's, in a NumPy file, whatever the chunks") {
+  const TemporaryFolder folder;
+  const std::string tokens = join(golden().tokens, ",");
+  for (const char* chunk : {"1", "7", "512"}) {
+    const std::string path = folder / "logits.npy";
+    const Ran ran = run_program({"logits", models().plain, "--tokens", tokens, "-o", path, "--kv",
+                                 "f32", "--chunk", chunk});
+    CHECK(ran.status == 0);
+    CHECK(ran.out == "");
+    CHECK(ran.err == "");
+    const Matrix matrix = read_npy(read_file(path));
+    CHECK(matrix.rows == golden().tokens.size());
+    CHECK(matrix.columns == kVocabulary);
+    float worst = 0;
+    for (size_t i = 0; i < matrix.values.size(); ++i) {
+      worst = std::max(worst, std::abs(matrix.values[i] - golden().logits[i]));
+    }
+    CHECK(worst <= 5e-5f * golden().range());
+  }
+  const Ran piped =
+      run_program({"logits", models().plain, "--tokens", tokens, "-o", "-", "--kv", "f32"});
+  CHECK(piped.status == 0);
+  CHECK(piped.out == read_file(folder / "logits.npy"));
+}
+
+// ---- tokenize, detokenize -----------------------------------------------------------------------
+
+TEST_CASE("tokenize and detokenize are inverse, in every form of input and output") {
+  // Ids by hand from the vocabulary above: "th", "e", " ", "é" (two bytes).
+  const std::string source = models().text;
+  CHECK(run_program({"tokenize", source, "-p", "the é"}).out == "1,6,76,3,4,5\n");
+  CHECK(run_program({"tokenize", source, "-p", "the é", "--no-special"}).out == "6,76,3,4,5\n");
+  CHECK(run_program({"tokenize", source, "-p", "the é", "--json"}).json() ==
+        json{{"ids", {1, 6, 76, 3, 4, 5}}});
+  CHECK(run_program({"tokenize", source, "-p", "-"}, "the é").out == "1,6,76,3,4,5\n");
+  CHECK(run_program({"tokenize", source, "--file", "-"}, "the é").out == "1,6,76,3,4,5\n");
+  CHECK(run_program({"tokenize", source, "-p", "</s>", "--no-special"}).out == "2\n");
+  CHECK(run_program({"tokenize", source, "-p", "</s>", "--no-special", "--plain"}).out ==
+        "35,22,90,37\n");
+  const Ran lines = run_program({"tokenize", source, "--jsonl", "-"},
+                                "{\"text\":\"the \\u00e9\"}\n\n{\"base64\":\"dGhlIMOp\"}\n");
+  CHECK(lines.status == 0);
+  CHECK(lines.out == "{\"ids\":[1,6,76,3,4,5]}\n{\"ids\":[1,6,76,3,4,5]}\n");
+
+  CHECK(run_program({"detokenize", source, "--ids", "6,76,3,4,5"}).out == "the é\n");
+  CHECK(run_program({"detokenize", source, "--ids", "1,6", "--skip-special"}).out == "th\n");
+  CHECK(run_program({"detokenize", source, "--ids", "1,6"}).out == "<s>th\n");
+  CHECK(run_program({"detokenize", source, "--ids", "6,4,5,4", "--stream"}).json() ==
+        json{{"pieces", {"th", "", "é", "", "\uFFFD"}}});
+  CHECK(
+      run_program({"detokenize", source, "--jsonl", "-"}, "{\"ids\":[6,76]}\n{\"ids\":[]}\n").out ==
+      "{\"text\":\"the\"}\n{\"text\":\"\"}\n");
+}
+
+TEST_CASE("a line that is not as it should be is named by its number") {
+  const std::string source = models().text;
+  const auto refused = [&](const char* command, const char* input) {
+    const Ran ran = run_program({command, source, "--jsonl", "-"}, input);
+    CHECK(ran.status == 1);
+    CHECK(ran.err.contains("line 2"));
+    CHECK(std::ranges::count(ran.out, '\n') == 1);  // the first line's result stands
+  };
+  refused("tokenize", "{\"text\":\"a\"}\n{\"text\":\n");
+  refused("tokenize", "{\"text\":\"a\"}\n[1]\n");
+  refused("tokenize", "{\"text\":\"a\"}\n{\"text\":7}\n");
+  refused("tokenize", "{\"text\":\"a\"}\n{\"base64\":\"?\"}\n");
+  refused("detokenize", "{\"ids\":[1]}\n{\"ids\":[-1]}\n");
+  refused("detokenize", "{\"ids\":[1]}\n{\"ids\":[1.5]}\n");
+  refused("detokenize", "{\"ids\":[1]}\n{\"ids\":[4294967296]}\n");
+}
+
+// ---- inspect, bench, eval -----------------------------------------------------------------------
+
+TEST_CASE("inspect tells what the checkpoint's configuration says") {
+  const Ran ran = run_program({"inspect", models().text, "--json", "--verify"});
+  CHECK(ran.status == 0);
+  const json told = ran.json();
+  CHECK(told["context"] == 256);
+  CHECK(told["vocabulary"] == kVocabulary);
+  CHECK(told["width"] == 32);
+  CHECK(told["tied_head"] == true);
+  CHECK(told["blocks"].size() == 2);
+  CHECK(told["blocks"][0]["query_heads"] == 4);
+  CHECK(told["blocks"][0]["kv_heads"] == 2);
+  CHECK(told["blocks"][0]["head_dim"] == 8);
+  CHECK(told["blocks"][0]["feed_forward_width"] == 48);
+  CHECK(told["positions"][0]["scheme"] == "rotary");
+  CHECK(told["positions"][0]["pairing"] == "half");
+  CHECK(told["positions"][0]["positions"] >= 256);
+  CHECK(told["positions"][0]["max_error"] < 2e-7);
+  CHECK(told["tokenizer"]["vocabulary"] == kVocabulary);
+  CHECK(told["sizes"]["file"] == std::filesystem::file_size(models().text));
+  CHECK(told["weights_verified"] == true);
+  CHECK(run_program({"inspect", models().plain}).out.contains("rotary"));
+  CHECK(run_program({"inspect", models().plain, "--json"}).json()["tokenizer"].is_null());
+}
+
+TEST_CASE("inspect --verify finds one changed bit in the weights") {
+  const TemporaryFolder folder;
+  std::string bytes = read_file(models().plain);
+  // The last segments of the file are weights; 64 bytes of padding end it.
+  bytes[bytes.size() - 200] ^= 1;
+  const std::string changed = folder.write("changed.vvl", bytes);
+  check_refused(run_program({"inspect", changed, "--verify"}), 1, "checksum");
+}
+
+TEST_CASE("perplexity is what the logits say, window by window") {
+  const TemporaryFolder folder;
+  const std::string text =
+      "the thing that they think through is either theirs or that of the others, then and there";
+  const std::string file = folder.write("text.txt", text);
+  const std::vector<int32_t> tokens =
+      run_program({"tokenize", models().text, "-p", text, "--no-special", "--json"}).json()["ids"];
+  const std::vector<size_t> lengths = {8, 32};
+  const json told = run_program({"eval", "perplexity", models().text, "--text", file, "--lengths",
+                                 "8,32", "--kv", "f32", "--against", models().text, "--json"})
+                        .json();
+  for (size_t i = 0; i < lengths.size(); ++i) {
+    double surprise = 0;
+    size_t count = 0;
+    for (size_t at = 0; at + lengths[i] <= tokens.size(); at += lengths[i]) {
+      const std::vector<int32_t> window(tokens.begin() + at, tokens.begin() + at + lengths[i]);
+      const Matrix logits = read_npy(run_program({"logits", models().text, "--tokens",
+                                                  join(window, ","), "-o", "-", "--kv", "f32"})
+                                         .out);
+      for (size_t row = 0; row + 1 < window.size(); ++row) {
+        double sum = 0;
+        for (size_t v = 0; v < kVocabulary; ++v)
+          sum += std::exp(double{logits.values[row * kVocabulary + v]});
+        surprise += std::log(sum) - logits.values[row * kVocabulary + window[row + 1]];
+        ++count;
+      }
+    }
+    CHECK(told["lengths"][i]["length"] == lengths[i]);
+    CHECK(told["lengths"][i]["tokens"] == count);
+    CHECK(told["lengths"][i]["perplexity"].get<double>() ==
+          doctest::Approx(std::exp(surprise / count)).epsilon(1e-6));
+  }
+  CHECK(told["lengths"][0]["interval"][0] < told["lengths"][0]["perplexity"]);
+  CHECK(told["lengths"][0]["interval"][1] > told["lengths"][0]["perplexity"]);
+  CHECK(told["against"]["kl_mean"] == 0.0);  // against itself
+  CHECK(told["against"]["kl_p999"] == 0.0);
+  CHECK(told["against"]["top1"] == 1.0);
+  check_refused(run_program({"eval", "perplexity", models().text, "--text", file}), 1, "--lengths");
+  check_refused(run_program({"eval", "perplexity", models().plain, "--text", file}), 1,
+                "tokenizer");
+}
+
+TEST_CASE("bench --json has every field of its contract") {
+  const json told = run_program({"bench", models().plain, "-p", "16", "-n", "4", "-d", "0,20", "-r",
+                                 "2", "-t", "1", "--json"})
+                        .json();
+  CHECK(told["model"] == models().plain);
+  CHECK(told["threads"] == 1);
+  CHECK(told["kv"] == "q8");
+  CHECK(told["machine"]["read_gb_per_s"] > 0);
+  CHECK(told["machine"]["int8_gops"] > 0);
+  CHECK(told["peak_rss_bytes"] > 1000000);
+  CHECK(told["load_seconds"] > 0);
+  REQUIRE(told["results"].size() == 4);
+  const std::vector<std::tuple<const char*, int, int>> expected = {
+      {"prefill", 16, 0}, {"decode", 4, 0}, {"prefill", 16, 20}, {"decode", 4, 20}};
+  for (size_t i = 0; i < expected.size(); ++i) {
+    const json& result = told["results"][i];
+    CHECK(result["kind"] == std::get<0>(expected[i]));
+    CHECK(result["tokens"] == std::get<1>(expected[i]));
+    CHECK(result["depth"] == std::get<2>(expected[i]));
+    CHECK(result["tokens_per_s"]["min"] > 0);
+    CHECK(result["tokens_per_s"]["min"] <= result["tokens_per_s"]["median"]);
+    CHECK(result["tokens_per_s"]["median"] <= result["tokens_per_s"]["max"]);
+    CHECK(result["fraction_of_limit"] > 0);  // above 1 too: this model lies in the caches
+  }
+}
+
+}  // namespace
+}  // namespace volvelle

@@ -1,0 +1,63 @@
+#include "tests/end_to_end/program_run.h"
+
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <iterator>
+#include <stdexcept>
+
+namespace volvelle {
+
+Ran run_program(const std::vector<std::string>& arguments, std::string_view input,
+                const char* out_path) {
+  const TemporaryFolder folder;
+  const std::string in = folder.write("in", input);
+  const std::string out = out_path != nullptr ? out_path : folder.write("out", "");
+  const std::string err = folder.write("err", "");
+  std::vector<char*> argv = {const_cast<char*>(VOLVELLE_PROGRAM)};
+  for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
+  argv.push_back(nullptr);
+
+  const pid_t child = fork();
+  if (child < 0) throw std::runtime_error("fork failed");
+  if (child == 0) {
+    const int in_file = open(in.c_str(), O_RDONLY), out_file = open(out.c_str(), O_WRONLY);
+    const int err_file = open(err.c_str(), O_WRONLY);
+    if (dup2(in_file, 0) < 0 || dup2(out_file, 1) < 0 || dup2(err_file, 2) < 0) _exit(126);
+    execv(VOLVELLE_PROGRAM, argv.data());
+    _exit(127);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  Ran ran{.status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status),
+          .err = read_file(err)};
+  if (out_path == nullptr) ran.out = read_file(out);
+  return ran;
+}
+
+TemporaryFolder::TemporaryFolder() {
+  std::string name = (std::filesystem::temp_directory_path() / "volvelle-test-XXXXXX").string();
+  if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("no temporary folder can be made");
+  path_ = name;
+}
+
+TemporaryFolder::~TemporaryFolder() {
+  std::error_code ignored;
+  std::filesystem::remove_all(path_, ignored);
+}
+
+std::string TemporaryFolder::write(std::string_view name, std::string_view text) const {
+  const std::filesystem::path path = path_ / name;
+  std::filesystem::create_directories(path.parent_path());
+  std::ofstream(path, std::ios::binary) << text;
+  return path.string();
+}
+
+std::string read_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+}  // namespace volvelle

@@ -1,0 +1,44 @@
+// Calls the built program and keeps what it wrote.
+
+#ifndef VOLVELLE_TESTS_END_TO_END_PROGRAM_RUN_H_
+#define VOLVELLE_TESTS_END_TO_END_PROGRAM_RUN_H_
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace volvelle {
+
+struct Ran {
+  int status = -1;  // 128 + the signal's number where a signal ended it
+  std::string out, err;
+
+  nlohmann::json json() const { return nlohmann::json::parse(out); }
+};
+
+// `out_path`: where standard output goes instead of into `out`.
+Ran run_program(const std::vector<std::string>& arguments, std::string_view input = "",
+                const char* out_path = nullptr);
+
+// A folder that is removed with everything in it.
+class TemporaryFolder {
+ public:
+  TemporaryFolder();
+  ~TemporaryFolder();
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+
+  std::string operator/(std::string_view name) const { return (path_ / name).string(); }
+  std::string write(std::string_view name, std::string_view text) const;  // returns the file's path
+
+ private:
+  std::filesystem::path path_;
+};
+
+std::string read_file(const std::string& path);
+
+}  // namespace volvelle
+
+#endif  // VOLVELLE_TESTS_END_TO_END_PROGRAM_RUN_H_
