@@ -8,6 +8,9 @@
 
 namespace volvelle {
 
+// Weights in a row of a four-bit tensor that share a scale: the model file's and XNNPACK's block.
+inline constexpr size_t kQ4Block = 32;
+
 // Symmetric int8: returns the scale max|x| / 127 and writes codes round(x / scale) (ties to even),
 // so that x is about code * scale. A row of zeros has scale 0 and codes 0.
 //

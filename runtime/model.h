@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "kernels/activation.h"
+#include "kernels/quantize.h"
 #include "kernels/rotary.h"
 #include "platforms/error.h"
 #include "platforms/mapped_file.h"
@@ -25,8 +26,6 @@
 namespace volvelle {
 
 enum class TensorType : uint8_t { kF32, kQ8, kQ4 };
-
-inline constexpr size_t kQ4Block = 32;  // weights that share a scale
 
 // A part of the file and the checksum that it should have.
 struct SegmentView {

