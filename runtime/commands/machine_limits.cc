@@ -50,8 +50,10 @@ int32_t sum_products(size_t rounds, uint64_t* products) {
   const auto a = hn::BitCast(d8, hn::Iota(d32, 3));
 #endif
   const auto b = hn::BitCast(d8, hn::Iota(d32, 5));
-  auto s0 = hn::Zero(d32), s1 = s0, s2 = s0, s3 = s0, s4 = s0, s5 = s0;
-  auto s6 = s0, s7 = s0, s8 = s0, s9 = s0, s10 = s0, s11 = s0;
+  // The sums start apart, or the compiler would find them equal and form one.
+  auto s0 = hn::Set(d32, 0), s1 = hn::Set(d32, 1), s2 = hn::Set(d32, 2), s3 = hn::Set(d32, 3);
+  auto s4 = hn::Set(d32, 4), s5 = hn::Set(d32, 5), s6 = hn::Set(d32, 6), s7 = hn::Set(d32, 7);
+  auto s8 = hn::Set(d32, 8), s9 = hn::Set(d32, 9), s10 = hn::Set(d32, 10), s11 = hn::Set(d32, 11);
   for (size_t i = 0; i < rounds; ++i) {
     s0 = hn::SumOfMulQuadAccumulate(d32, a, b, s0);
     s1 = hn::SumOfMulQuadAccumulate(d32, a, b, s1);
@@ -104,7 +106,8 @@ __attribute__((target("arch=armv8.2-a+dotprod"))) int32_t sum_products_sdot(size
   constexpr size_t kSums = 12;
   int8x16_t a = vdupq_n_s8(3), b = vdupq_n_s8(5);
   asm volatile("" : "+w"(a), "+w"(b));
-  int32x4_t sums[kSums] = {};
+  int32x4_t sums[kSums];  // start apart, as above
+  for (size_t k = 0; k < kSums; ++k) sums[k] = vdupq_n_s32(static_cast<int32_t>(k));
   for (size_t i = 0; i < rounds; ++i) {
 #pragma GCC unroll 12
     for (size_t k = 0; k < kSums; ++k) sums[k] = vdotq_s32(sums[k], a, b);
