@@ -17,19 +17,17 @@ AttentionShape attention_shape(const Attention& attention) {
           .window = attention.window};
 }
 
-Result<BlockOperator> BlockOperator::make(const Model& model, const Block& block, size_t width) {
+Result<BlockOperator> BlockOperator::make(const Model& model, const Block& block, size_t width,
+                                          PackedWeights& packed) {
   BlockOperator result(block, width);
-  VOLVELLE_ASSIGN_OR_RETURN(result.qkv_, LinearOperator::make(model, block.attention.qkv));
-  VOLVELLE_ASSIGN_OR_RETURN(result.output_, LinearOperator::make(model, block.attention.output));
+  VOLVELLE_ASSIGN_OR_RETURN(result.qkv_, LinearOperator::make(model, block.attention.qkv, packed));
+  VOLVELLE_ASSIGN_OR_RETURN(result.output_,
+                            LinearOperator::make(model, block.attention.output, packed));
   VOLVELLE_ASSIGN_OR_RETURN(result.gate_up_,
-                            LinearOperator::make(model, block.feed_forward.gate_up));
-  VOLVELLE_ASSIGN_OR_RETURN(result.down_, LinearOperator::make(model, block.feed_forward.down));
+                            LinearOperator::make(model, block.feed_forward.gate_up, packed));
+  VOLVELLE_ASSIGN_OR_RETURN(result.down_,
+                            LinearOperator::make(model, block.feed_forward.down, packed));
   return result;
-}
-
-size_t BlockOperator::packed_bytes() const {
-  return qkv_.packed_bytes() + output_.packed_bytes() + gate_up_.packed_bytes() +
-         down_.packed_bytes();
 }
 
 Result<void> BlockOperator::run(const Chunk& chunk, const CacheView& cache,

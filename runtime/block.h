@@ -35,15 +35,14 @@ struct Chunk {
 
 class BlockOperator {
  public:
-  static Result<BlockOperator> make(const Model& model, const Block& block, size_t width);
+  static Result<BlockOperator> make(const Model& model, const Block& block, size_t width,
+                                    PackedWeights& packed);
 
   // Adds the block's two branches to `chunk.x` and stores the chunk's keys and values in `cache`.
   //
   //   rotary_rows  [tokens, 2, planes] of this block's dial; null where it has none
   Result<void> run(const Chunk& chunk, const CacheView& cache, const float* rotary_rows,
                    const Workspace& workspace, const ThreadPool& pool);
-
-  size_t packed_bytes() const;
 
  private:
   BlockOperator(const Block& block, size_t width) : block_(&block), width_(width) {}

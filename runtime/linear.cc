@@ -49,7 +49,8 @@ Result<QuantizedInput> QuantizedInput::make(size_t rows, size_t columns) {
   return input;
 }
 
-Result<LinearOperator> LinearOperator::make(const Model& model, const Linear& linear) {
+Result<LinearOperator> LinearOperator::make(const Model& model, const Linear& linear,
+                                            PackedWeights& packed) {
   VOLVELLE_RETURN_IF_ERROR(initialize());
   const Tensor& weight = *linear.weight;
   VOLVELLE_RETURN_IF_ERROR(model.verify_checksums(weight));
@@ -58,7 +59,6 @@ Result<LinearOperator> LinearOperator::make(const Model& model, const Linear& li
   result.type_ = weight.type;
   result.inputs_ = weight.columns;
   result.padded_inputs_ = weight.padded_columns();
-  result.packed_bytes_ = weight.bytes();
   const size_t inputs = result.padded_inputs_, outputs = weight.rows;
   xnn_operator_t multiply = nullptr;
   xnn_status status = xnn_status_invalid_parameter;
@@ -66,18 +66,18 @@ Result<LinearOperator> LinearOperator::make(const Model& model, const Linear& li
     case TensorType::kF32:
       status = xnn_create_fully_connected_nc_f32(inputs, outputs, inputs, outputs, weight.f32(),
                                                  linear.bias, -kInfinity, kInfinity, /*flags=*/0,
-                                                 nullptr, nullptr, &multiply);
+                                                 nullptr, packed.provider(), &multiply);
       break;
     case TensorType::kQ8:
-      status = xnn_create_fully_connected_nc_qd8_f32_qc8w(inputs, outputs, inputs, outputs,
-                                                          weight.row_scales(), weight.q8(),
-                                                          linear.bias, -kInfinity, kInfinity,
-                                                          /*flags=*/0, nullptr, nullptr, &multiply);
+      status = xnn_create_fully_connected_nc_qd8_f32_qc8w(
+          inputs, outputs, inputs, outputs, weight.row_scales(), weight.q8(), linear.bias,
+          -kInfinity, kInfinity,
+          /*flags=*/0, nullptr, packed.provider(), &multiply);
       break;
     case TensorType::kQ4:
       status = xnn_create_fully_connected_nc_qd8_f32_qb4w(
           inputs, outputs, inputs, outputs, kQ4Block, kQ4ZeroPoint, weight.block_scales(),
-          weight.q4(), linear.bias, -kInfinity, kInfinity, /*flags=*/0, nullptr, nullptr,
+          weight.q4(), linear.bias, -kInfinity, kInfinity, /*flags=*/0, nullptr, packed.provider(),
           &multiply);
       break;
   }

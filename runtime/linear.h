@@ -14,6 +14,7 @@
 #include "platforms/memory.h"
 #include "platforms/thread_pool.h"
 #include "runtime/model.h"
+#include "runtime/packed_weights.h"
 
 namespace volvelle {
 
@@ -34,8 +35,10 @@ class QuantizedInput {
 
 class LinearOperator {
  public:
-  // Packs the weights, whose checksums are verified first; then lets their pages in the file go.
-  static Result<LinearOperator> make(const Model& model, const Linear& linear);
+  // Packs the weights, whose checksums are verified first, into `packed`, which must outlive the
+  // operator; then lets their pages in the file go.
+  static Result<LinearOperator> make(const Model& model, const Linear& linear,
+                                     PackedWeights& packed);
 
   // y = weight * x + bias for each row.
   //
@@ -45,8 +48,6 @@ class LinearOperator {
   // `scratch` has room for `rows` rows of this linear's inputs. Fails only where XNNPACK does.
   Result<void> run(const float* x, size_t rows, float* y, const QuantizedInput& scratch,
                    const ThreadPool& pool);
-
-  size_t packed_bytes() const { return packed_bytes_; }
 
  private:
   struct Delete {
@@ -60,8 +61,7 @@ class LinearOperator {
   TensorType type_ = TensorType::kF32;
   size_t inputs_ = 0;         // of the weight
   size_t padded_inputs_ = 0;  // of the operator
-  size_t packed_bytes_ = 0;
-  Operator quantize_;  // null for kF32
+  Operator quantize_;         // null for kF32
   Operator multiply_;
   // What the operators are set up for.
   size_t rows_ = 0;

@@ -12,6 +12,7 @@
 #include "runtime/block.h"
 #include "runtime/kv_cache.h"
 #include "runtime/linear.h"
+#include "runtime/packed_weights.h"
 
 namespace volvelle {
 namespace {
@@ -35,6 +36,7 @@ struct Session::State {
   ThreadPool& pool;
   SessionOptions options;
   KvCache cache;
+  PackedWeights packed;  // outlives the operators below
   std::vector<BlockOperator> blocks;
   LinearOperator head;
   AlignedBuffer scratch;
@@ -114,7 +116,7 @@ Result<std::unique_ptr<Session>> Session::open(std::shared_ptr<const Model> mode
         model->path(), options.first_position, stack.context - 1);
   }
   const size_t reach = stack.context - options.first_position;
-  auto state = std::make_unique<State>(State{.model = model, .pool = pool, .options = options});
+  std::unique_ptr<State> state(new State{.model = model, .pool = pool, .options = options});
   if (options.context > reach) {
     return fail(
         "{}: a context of {} tokens exceeds the {} that the model's positions reach; convert again "
@@ -131,10 +133,10 @@ Result<std::unique_ptr<Session>> Session::open(std::shared_ptr<const Model> mode
   state->blocks.reserve(stack.blocks.size());
   for (const Block& block : stack.blocks) {
     VOLVELLE_ASSIGN_OR_RETURN(BlockOperator operators,
-                              BlockOperator::make(*model, block, stack.width));
+                              BlockOperator::make(*model, block, stack.width, state->packed));
     state->blocks.push_back(std::move(operators));
   }
-  VOLVELLE_ASSIGN_OR_RETURN(state->head, LinearOperator::make(*model, stack.head));
+  VOLVELLE_ASSIGN_OR_RETURN(state->head, LinearOperator::make(*model, stack.head, state->packed));
   if (stack.embedding != stack.head.weight)
     VOLVELLE_RETURN_IF_ERROR(model->verify_checksums(*stack.embedding));
   return std::unique_ptr<Session>(new Session(std::move(state)));
@@ -224,11 +226,7 @@ size_t Session::cache_bytes() const { return state_->cache.bytes(); }
 size_t Session::scratch_bytes() const {
   return state_->scratch.bytes().size() + state_->workspace.quantized.bytes();
 }
-size_t Session::packed_bytes() const {
-  size_t bytes = state_->head.packed_bytes();
-  for (const BlockOperator& block : state_->blocks) bytes += block.packed_bytes();
-  return bytes;
-}
+size_t Session::packed_bytes() const { return state_->packed.bytes(); }
 size_t Session::cache_bytes_per_token() const {
   return state_->cache.bytes_read(state_->stack(), state_->tokens + 1);
 }
