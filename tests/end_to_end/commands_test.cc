@@ -207,9 +207,18 @@ TEST_CASE("a file that is missing or no model is status 1 and a sentence that na
 
 TEST_CASE("a result that cannot be written is an error") {
   if (!std::filesystem::exists("/dev/full")) return;
-  const Ran ran = run_program({"inspect", models().plain, "--json"}, "", "/dev/full");
+  const Ran ran = run_program({"inspect", models().plain, "--json"}, {.out_path = "/dev/full"});
   CHECK(ran.status == 1);
   CHECK(ran.err.contains("standard output"));
+}
+
+TEST_CASE(
+    "Ctrl-C ends a long command without a result or a complaint, with a shell's status for it") {
+  const Ran ran =
+      run_program({"bench", models().plain, "-n", "100", "-r", "1000"}, {.interrupt_after = 0.5});
+  CHECK(ran.status == 130);
+  CHECK(ran.out == "");
+  CHECK(ran.err == "");
 }
 
 TEST_CASE("completion knows every command") {

@@ -4,14 +4,17 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
+#include <csignal>
 #include <fstream>
 #include <iterator>
 #include <stdexcept>
+#include <thread>
 
 namespace volvelle {
 
-Ran run_program(const std::vector<std::string>& arguments, std::string_view input,
-                const char* out_path) {
+Ran run_program(const std::vector<std::string>& arguments, const Circumstances& circumstances) {
+  const auto& [input, out_path, interrupt_after] = circumstances;
   const TemporaryFolder folder;
   const std::string in = folder.write("in", input);
   const std::string out = out_path != nullptr ? out_path : folder.write("out", "");
@@ -28,6 +31,10 @@ Ran run_program(const std::vector<std::string>& arguments, std::string_view inpu
     if (dup2(in_file, 0) < 0 || dup2(out_file, 1) < 0 || dup2(err_file, 2) < 0) _exit(126);
     execv(VOLVELLE_PROGRAM, argv.data());
     _exit(127);
+  }
+  if (interrupt_after > 0) {
+    std::this_thread::sleep_for(std::chrono::duration<double>(interrupt_after));
+    kill(child, SIGINT);
   }
   int status = 0;
   waitpid(child, &status, 0);

@@ -18,9 +18,15 @@ struct Ran {
   nlohmann::json json() const { return nlohmann::json::parse(out); }
 };
 
-// `out_path`: where standard output goes instead of into `out`.
-Ran run_program(const std::vector<std::string>& arguments, std::string_view input = "",
-                const char* out_path = nullptr);
+struct Circumstances {
+  std::string_view input = "";     // what standard input holds
+  const char* out_path = nullptr;  // where standard output goes instead of into `out`
+  double interrupt_after = 0;      // seconds until Ctrl-C; 0: never
+};
+Ran run_program(const std::vector<std::string>& arguments, const Circumstances& circumstances);
+inline Ran run_program(const std::vector<std::string>& arguments, std::string_view input = "") {
+  return run_program(arguments, Circumstances{.input = input});
+}
 
 // A folder that is removed with everything in it.
 class TemporaryFolder {
