@@ -12,13 +12,40 @@ HWY_BEFORE_NAMESPACE();
 namespace volvelle::HWY_NAMESPACE {
 
 // Only e^-|x| is raised: sigmoid(x) = e^x / (e^x + 1) below zero, 1 / (1 + e^-x) above.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V sigmoid(D d, V x) {
+  const V one = hn::Set(d, 1.0f);
+  const V e = exp_nonpositive(d, hn::Neg(hn::Abs(x)));
+  const V numerator = hn::IfThenElse(hn::Lt(x, hn::Zero(d)), e, one);
+  return hn::Div(numerator, hn::Add(one, e));
+}
+
 struct Silu {
   template <class D, class V = hn::Vec<D>>
   HWY_INLINE V operator()(D d, V x) const {
-    const V one = hn::Set(d, 1.0f);
-    const V e = exp_nonpositive(d, hn::Neg(hn::Abs(x)));
-    const V numerator = hn::IfThenElse(hn::Lt(x, hn::Zero(d)), e, one);
-    return hn::Mul(x, hn::Div(numerator, hn::Add(one, e)));
+    return hn::Mul(x, sigmoid(d, x));
+  }
+};
+
+struct GeluSigmoid {
+  template <class D, class V = hn::Vec<D>>
+  HWY_INLINE V operator()(D d, V x) const {
+    return hn::Mul(x, sigmoid(d, hn::Mul(x, hn::Set(d, 1.702f))));
+  }
+};
+
+struct Relu {
+  template <class D, class V = hn::Vec<D>>
+  HWY_INLINE V operator()(D d, V x) const {
+    return hn::Max(x, hn::Zero(d));
+  }
+};
+
+struct ReluSquared {
+  template <class D, class V = hn::Vec<D>>
+  HWY_INLINE V operator()(D d, V x) const {
+    const V positive = hn::Max(x, hn::Zero(d));
+    return hn::Mul(positive, positive);
   }
 };
 
@@ -39,28 +66,49 @@ struct GeluTanh {
   }
 };
 
-template <class Function>
-HWY_INLINE void gate_rows(Function function, const float* gate_up, size_t gate_up_stride,
-                          size_t rows, size_t width, float* y, size_t y_stride) {
-  const Floats d;
-  for (size_t row = 0; row < rows; ++row, gate_up += gate_up_stride, y += y_stride) {
-    for_each_vector(d, width, [&](auto lanes, size_t i) HWY_ATTR {
-      const auto up = lanes.load(d, gate_up + width + i);
-      lanes.store(hn::Mul(function(d, lanes.load(d, gate_up + i)), up), d, y + i);
-    });
+// Calls body(function) with the function that the activation names.
+template <class Body>
+HWY_INLINE void with_function(Activation activation, const Body& body) {
+  switch (activation) {
+    case Activation::kSilu:
+      return body(Silu());
+    case Activation::kGeluErf:
+      return body(GeluErf());
+    case Activation::kGeluTanh:
+      return body(GeluTanh());
+    case Activation::kGeluSigmoid:
+      return body(GeluSigmoid());
+    case Activation::kRelu:
+      return body(Relu());
+    case Activation::kReluSquared:
+      return body(ReluSquared());
   }
 }
 
 void gate(Activation activation, const float* gate_up, size_t gate_up_stride, size_t rows,
           size_t width, float* y, size_t y_stride) {
-  switch (activation) {
-    case Activation::kSilu:
-      return gate_rows(Silu(), gate_up, gate_up_stride, rows, width, y, y_stride);
-    case Activation::kGeluErf:
-      return gate_rows(GeluErf(), gate_up, gate_up_stride, rows, width, y, y_stride);
-    case Activation::kGeluTanh:
-      return gate_rows(GeluTanh(), gate_up, gate_up_stride, rows, width, y, y_stride);
-  }
+  const Floats d;
+  with_function(activation, [&](auto function) HWY_ATTR {
+    for (size_t row = 0; row < rows; ++row) {
+      const float* gates = gate_up + row * gate_up_stride;
+      for_each_vector(d, width, [&](auto lanes, size_t i) HWY_ATTR {
+        const auto up = lanes.load(d, gates + width + i);
+        lanes.store(hn::Mul(function(d, lanes.load(d, gates + i)), up), d, y + row * y_stride + i);
+      });
+    }
+  });
+}
+
+void activate(Activation activation, const float* x, size_t x_stride, size_t rows, size_t width,
+              float* y, size_t y_stride) {
+  const Floats d;
+  with_function(activation, [&](auto function) HWY_ATTR {
+    for (size_t row = 0; row < rows; ++row) {
+      for_each_vector(d, width, [&](auto lanes, size_t i) HWY_ATTR {
+        lanes.store(function(d, lanes.load(d, x + row * x_stride + i)), d, y + row * y_stride + i);
+      });
+    }
+  });
 }
 
 void soft_cap(float cap, size_t count, float* x) {
@@ -78,11 +126,17 @@ HWY_AFTER_NAMESPACE();
 namespace volvelle {
 
 HWY_EXPORT(gate);
+HWY_EXPORT(activate);
 HWY_EXPORT(soft_cap);
 
 void gate(Activation activation, const float* gate_up, size_t gate_up_stride, size_t rows,
           size_t width, float* y, size_t y_stride) {
   HWY_DYNAMIC_DISPATCH(gate)(activation, gate_up, gate_up_stride, rows, width, y, y_stride);
+}
+
+void activate(Activation activation, const float* x, size_t x_stride, size_t rows, size_t width,
+              float* y, size_t y_stride) {
+  HWY_DYNAMIC_DISPATCH(activate)(activation, x, x_stride, rows, width, y, y_stride);
 }
 
 void soft_cap(float cap, size_t count, float* x) { HWY_DYNAMIC_DISPATCH(soft_cap)(cap, count, x); }

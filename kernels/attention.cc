@@ -28,6 +28,7 @@ struct Workspace {
   float* queries;  // [rows, elements], scaled and padded
   float* sums;     // [rows, elements], weighted values so far
   float* weights;  // [kRows, kTile], logits, then e^(logit - maximum)
+  float* biases;   // [kTile], of one row's logits
   float* maxima;   // [rows], greatest logit so far
   float* totals;   // [rows], weights so far, summed
 
@@ -35,11 +36,12 @@ struct Workspace {
       : queries(scratch),
         sums(queries + rows * elements),
         weights(sums + rows * elements),
-        maxima(weights + kRows * kTile),
+        biases(weights + kRows * kTile),
+        maxima(biases + kTile),
         totals(maxima + rows) {}
 
   static size_t floats(size_t rows, size_t elements) {
-    return 2 * rows * elements + kRows * kTile + 2 * rows;
+    return 2 * rows * elements + (kRows + 1) * kTile + 2 * rows;
   }
 };
 
@@ -172,11 +174,43 @@ HWY_INLINE void add_values(const float* weights, const T* values, size_t element
   if (e < elements) add_values_at<rows, 1>(e, weights, values, elements, low, high, shrink, sums);
 }
 
-// One row's step of the online softmax: its logits of slots [begin, end) become weights relative to
-// the greatest logit so far, and weights of the rest of [low, high) zero. Returns what multiplies
-// the row's earlier sums.
-HWY_NOINLINE float weigh(float soft_cap, size_t low, size_t high, size_t begin, size_t end,
-                         float* HWY_RESTRICT logits, float& maximum, float& total) {
+// The row of a table of 2 * reach + 1 distances that belongs to slot s, when the query's own
+// position lies in slot `own`, maybe past the tile's end.
+HWY_INLINE size_t distance_row(size_t s, ptrdiff_t own, ptrdiff_t reach) {
+  return static_cast<size_t>(std::clamp(static_cast<ptrdiff_t>(s) - own, -reach, reach) + reach);
+}
+
+// biases[s] of one head's logits, for all slots of the tile.
+HWY_NOINLINE void fill_biases(const AttentionShape& shape, size_t head, ptrdiff_t own,
+                              float* HWY_RESTRICT biases) {
+  const Floats d;
+  std::fill(biases, biases + kTile, 0.0f);
+  if (shape.distance_bias.table) {
+    // One value for all slots too far back, a stretch of the table, one value for all too far on.
+    const ptrdiff_t reach = static_cast<ptrdiff_t>(shape.distance_bias.reach);
+    const float* table = shape.distance_bias.table + head * (2 * shape.distance_bias.reach + 1);
+    const ptrdiff_t tile = static_cast<ptrdiff_t>(kTile);
+    const ptrdiff_t near = std::clamp(own - reach, ptrdiff_t{0}, tile);
+    const ptrdiff_t past = std::clamp(own + reach + 1, ptrdiff_t{0}, tile);
+    std::fill(biases, biases + near, table[0]);
+    std::copy(table + (near - own + reach), table + (past - own + reach), biases + near);
+    std::fill(biases + past, biases + tile, table[2 * reach]);
+  }
+  if (shape.linear_bias.slopes) {
+    const auto slope = hn::Set(d, shape.linear_bias.slopes[head]);
+    for (size_t s = 0; s < kTile; s += hn::Lanes(d)) {
+      const auto distance = hn::Iota(d, static_cast<float>(static_cast<ptrdiff_t>(s) - own));
+      hn::Store(hn::MulAdd(slope, distance, hn::Load(d, biases + s)), d, biases + s);
+    }
+  }
+}
+
+// One row's step of the online softmax: its logits of slots [begin, end), capped and then biased,
+// become weights relative to the greatest logit so far, and weights of the rest of [low, high)
+// zero. `biases` may be null. Returns what multiplies the row's earlier sums.
+HWY_NOINLINE float weigh(float soft_cap, const float* HWY_RESTRICT biases, size_t low, size_t high,
+                         size_t begin, size_t end, float* HWY_RESTRICT logits, float& maximum,
+                         float& total) {
   if (begin >= end) {
     std::fill(logits + low, logits + high, 0.0f);
     return 1.0f;
@@ -192,10 +226,14 @@ HWY_NOINLINE float weigh(float soft_cap, size_t low, size_t high, size_t begin, 
   auto greatest = hn::Set(d, maximum);
   for (size_t s = low; s < high; s += n) {
     auto logit = hn::Load(d, logits + s);
-    if (soft_cap > 0) {
-      const auto cap = hn::Set(d, soft_cap);
-      const auto capped = hn::Mul(cap, tanh(d, hn::Div(logit, cap)));
-      logit = hn::IfThenElse(hn::Eq(logit, hn::Set(d, lowest)), logit, capped);
+    if (soft_cap > 0 || biases) {
+      auto changed = logit;
+      if (soft_cap > 0) {
+        const auto cap = hn::Set(d, soft_cap);
+        changed = hn::Mul(cap, tanh(d, hn::Div(changed, cap)));
+      }
+      if (biases) changed = hn::Add(changed, hn::Load(d, biases + s));
+      logit = hn::IfThenElse(hn::Eq(logit, hn::Set(d, lowest)), logit, changed);
       hn::Store(logit, d, logits + s);
     }
     greatest = hn::Max(greatest, logit);
@@ -242,8 +280,15 @@ void attend_as(const AttentionShape& shape, const CacheView& cache, const Attent
   const auto seen_end = [&](size_t token) { return position + token + 1; };
   const auto first_seen = [&](size_t token) {
     const size_t end = seen_end(token);
-    return shape.window > 0 && shape.window < end ? end - shape.window : 0;
+    size_t from = shape.window > 0 && shape.window < end ? end - shape.window : 0;
+    if (shape.stretch > 0) {
+      // Stretches begin at multiples of all positions, not of the session's.
+      const size_t into = (chunk.position + first + token) % shape.stretch;
+      if (into < end) from = std::max(from, end - 1 - into);
+    }
+    return from;
   };
+  const bool biased = shape.linear_bias.slopes || shape.distance_bias.table;
   const size_t last = seen_end(count - 1);
   const T* keys = static_cast<const T*>(cache.keys) + kv_head * cache.slots * elements;
   const T* values = static_cast<const T*>(cache.values) + kv_head * cache.slots * elements;
@@ -278,8 +323,13 @@ void attend_as(const AttentionShape& shape, const CacheView& cache, const Attent
           const size_t begin = std::max(first_seen(token), seen_from) - origin;
           const size_t end = std::max(std::min(seen_end(token), seen_to), seen_from) - origin;
           float* weights = work.weights + r * kTile;
-          shrink[r] = weigh(shape.soft_cap, low, high, begin, end, weights, work.maxima[row + r],
-                            work.totals[row + r]);
+          if (biased) {
+            const size_t head = kv_head * group + (row + r) % group;
+            fill_biases(shape, head, static_cast<ptrdiff_t>(position + token - origin),
+                        work.biases);
+          }
+          shrink[r] = weigh(shape.soft_cap, biased ? work.biases : nullptr, low, high, begin, end,
+                            weights, work.maxima[row + r], work.totals[row + r]);
           if (scaled) {
             for (size_t s = low; s < high; ++s) weights[s] *= value_scales[s];
           }

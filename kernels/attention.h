@@ -36,6 +36,29 @@ struct CacheView {
   size_t first_position = 0;  // of the session; older keys do not exist
 };
 
+// Adds slope[head] * (key position - query position) to each logit: ALiBi, Press et al. 2022,
+// arXiv:2108.12409. Exact at any distance below 2^24.
+struct LinearBias {
+  const float* slopes = nullptr;  // [query_heads]; null: none
+};
+
+// Adds table[head, clamp(key position - query position, -reach, reach) + reach] to each logit: what
+// T5's buckets come to, one value per distance (Raffel et al. 2020, arXiv:1910.10683, section 2.1).
+struct DistanceBias {
+  const float* table = nullptr;  // [query_heads, 2 * reach + 1]; null: none
+  size_t reach = 0;
+};
+
+// Rows e of a distance r = clamp(key position - query position, -clip, clip) + clip: Shaw et al.
+// 2018, arXiv:1803.02155, eq. 3 and 4. Logits become scale * (q . k + q . key[r] + k . query[r]);
+// outputs gain the sum of p * value[r]. Each table may be null.
+struct RelativeRows {
+  const float* key = nullptr;    // [2 * clip + 1, head_dim]
+  const float* query = nullptr;  // [2 * clip + 1, head_dim]
+  const float* value = nullptr;  // [2 * clip + 1, head_dim]
+  size_t clip = 0;
+};
+
 struct AttentionShape {
   // A multiple of kv_heads; query head h reads kv head h / (query_heads / kv_heads).
   size_t query_heads = 0;
@@ -44,6 +67,11 @@ struct AttentionShape {
   float scale = 1;     // multiplies q . k
   float soft_cap = 0;  // c: logits become c * tanh(logits / c); 0: none
   size_t window = 0;   // a query at p sees positions p - window + 1 ... p; 0: all
+  size_t stretch =
+      0;  // and none before the largest multiple of this that is at most p; 0: no such bound
+  LinearBias linear_bias;
+  DistanceBias distance_bias;
+  RelativeRows relative;
 };
 
 // One chunk's queries and where its outputs go: token t is at position `position + t`, head h of it

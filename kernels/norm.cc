@@ -12,8 +12,11 @@
 HWY_BEFORE_NAMESPACE();
 namespace volvelle::HWY_NAMESPACE {
 
-// Four running sums: they hide the latency of addition, and each rounds over fewer terms.
-HWY_INLINE float sum_of_squares(const float* x, size_t count) {
+// add(... add(0, x[0]) ..., x[count - 1]) in vectors, whose last is filled up with `neutral`, which
+// adds nothing. Four running sums: they hide the latency of addition, and each rounds over fewer
+// terms.
+template <class Add>
+HWY_INLINE float sum_of(const float* x, size_t count, float neutral, const Add& add) {
   const Floats d;
   const size_t lanes = hn::Lanes(d);
   auto sum0 = hn::Zero(d), sum1 = hn::Zero(d), sum2 = hn::Zero(d), sum3 = hn::Zero(d);
@@ -21,14 +24,13 @@ HWY_INLINE float sum_of_squares(const float* x, size_t count) {
   for (; i + 4 * lanes <= count; i += 4 * lanes) {
     const auto x0 = hn::LoadU(d, x + i), x1 = hn::LoadU(d, x + i + lanes);
     const auto x2 = hn::LoadU(d, x + i + 2 * lanes), x3 = hn::LoadU(d, x + i + 3 * lanes);
-    sum0 = hn::MulAdd(x0, x0, sum0);
-    sum1 = hn::MulAdd(x1, x1, sum1);
-    sum2 = hn::MulAdd(x2, x2, sum2);
-    sum3 = hn::MulAdd(x3, x3, sum3);
+    sum0 = add(sum0, x0);
+    sum1 = add(sum1, x1);
+    sum2 = add(sum2, x2);
+    sum3 = add(sum3, x3);
   }
   for (; i < count; i += lanes) {
-    const auto x0 = hn::LoadN(d, x + i, count - i);
-    sum0 = hn::MulAdd(x0, x0, sum0);
+    sum0 = add(sum0, hn::LoadNOr(hn::Set(d, neutral), d, x + i, count - i));
   }
   return hn::ReduceSum(d, hn::Add(hn::Add(sum0, sum1), hn::Add(sum2, sum3)));
 }
@@ -37,13 +39,48 @@ void rms_norm(const float* x, size_t x_stride, const float* weight, float epsilo
               size_t width, float* y, size_t y_stride) {
   const Floats d;
   for (size_t row = 0; row < rows; ++row, x += x_stride, y += y_stride) {
-    const float mean = sum_of_squares(x, width) / static_cast<float>(width);
-    const float factor = 1.0f / std::sqrt(mean + epsilon);
+    const float squares =
+        sum_of(x, width, 0, [&](auto sum, auto v) HWY_ATTR { return hn::MulAdd(v, v, sum); });
+    const float factor = 1.0f / std::sqrt(squares / static_cast<float>(width) + epsilon);
     for_each_vector(d, width, [&](auto lanes, size_t i) HWY_ATTR {
-      const auto scaled = hn::Mul(lanes.load(d, x + i), hn::Set(d, factor));
-      lanes.store(hn::Mul(scaled, lanes.load(d, weight + i)), d, y + i);
+      auto scaled = hn::Mul(lanes.load(d, x + i), hn::Set(d, factor));
+      if (weight) scaled = hn::Mul(scaled, lanes.load(d, weight + i));
+      lanes.store(scaled, d, y + i);
     });
   }
+}
+
+// The variance is summed of deviations from the mean, in a second pass: squares of x itself would
+// cancel where the mean is far from zero.
+void layer_norm(const float* x, size_t x_stride, const float* weight, const float* bias,
+                float epsilon, size_t rows, size_t width, float* y, size_t y_stride) {
+  const Floats d;
+  const float count = static_cast<float>(width);
+  for (size_t row = 0; row < rows; ++row, x += x_stride, y += y_stride) {
+    const float total =
+        sum_of(x, width, 0, [&](auto sum, auto v) HWY_ATTR { return hn::Add(sum, v); });
+    const float mean = total / count;
+    const float squares = sum_of(x, width, mean, [&](auto sum, auto v) HWY_ATTR {
+      const auto deviation = hn::Sub(v, hn::Set(d, mean));
+      return hn::MulAdd(deviation, deviation, sum);
+    });
+    const float factor = 1.0f / std::sqrt(squares / count + epsilon);
+    for_each_vector(d, width, [&](auto lanes, size_t i) HWY_ATTR {
+      const auto deviation = hn::Sub(lanes.load(d, x + i), hn::Set(d, mean));
+      auto scaled = hn::Mul(deviation, hn::Set(d, factor));
+      if (weight) scaled = hn::Mul(scaled, lanes.load(d, weight + i));
+      if (bias) scaled = hn::Add(scaled, lanes.load(d, bias + i));
+      lanes.store(scaled, d, y + i);
+    });
+  }
+}
+
+void clamp(float limit, size_t count, float* x) {
+  const Floats d;
+  for_each_vector(d, count, [&](auto lanes, size_t i) HWY_ATTR {
+    const auto least = hn::Max(lanes.load(d, x + i), hn::Set(d, -limit));
+    lanes.store(hn::Min(least, hn::Set(d, limit)), d, x + i);
+  });
 }
 
 void add(const float* branch, size_t count, float* x) {
@@ -67,6 +104,8 @@ HWY_AFTER_NAMESPACE();
 namespace volvelle {
 
 HWY_EXPORT(rms_norm);
+HWY_EXPORT(layer_norm);
+HWY_EXPORT(clamp);
 HWY_EXPORT(add);
 HWY_EXPORT(multiply);
 
@@ -74,6 +113,14 @@ void rms_norm(const float* x, size_t x_stride, const float* weight, float epsilo
               size_t width, float* y, size_t y_stride) {
   HWY_DYNAMIC_DISPATCH(rms_norm)(x, x_stride, weight, epsilon, rows, width, y, y_stride);
 }
+
+void layer_norm(const float* x, size_t x_stride, const float* weight, const float* bias,
+                float epsilon, size_t rows, size_t width, float* y, size_t y_stride) {
+  HWY_DYNAMIC_DISPATCH(layer_norm)
+  (x, x_stride, weight, bias, epsilon, rows, width, y, y_stride);
+}
+
+void clamp(float limit, size_t count, float* x) { HWY_DYNAMIC_DISPATCH(clamp)(limit, count, x); }
 
 void add(const float* branch, size_t count, float* x) {
   HWY_DYNAMIC_DISPATCH(add)(branch, count, x);
