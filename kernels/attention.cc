@@ -193,7 +193,9 @@ HWY_NOINLINE void fill_biases(const AttentionShape& shape, size_t head, ptrdiff_
     const ptrdiff_t near = std::clamp(own - reach, ptrdiff_t{0}, tile);
     const ptrdiff_t past = std::clamp(own + reach + 1, ptrdiff_t{0}, tile);
     std::fill(biases, biases + near, table[0]);
-    std::copy(table + (near - own + reach), table + (past - own + reach), biases + near);
+    if (near < past) {
+      std::copy(table + (near - own + reach), table + (past - own + reach), biases + near);
+    }
     std::fill(biases + past, biases + tile, table[2 * reach]);
   }
   if (shape.linear_bias.slopes) {
@@ -202,6 +204,63 @@ HWY_NOINLINE void fill_biases(const AttentionShape& shape, size_t head, ptrdiff_
       const auto distance = hn::Iota(d, static_cast<float>(static_cast<ptrdiff_t>(s) - own));
       hn::Store(hn::MulAdd(slope, distance, hn::Load(d, biases + s)), d, biases + s);
     }
+  }
+}
+
+// The product of a row that is padded with zeros and one that is not.
+template <typename T>
+HWY_INLINE float multiply_rows(const T* HWY_RESTRICT padded, const float* HWY_RESTRICT row,
+                               size_t count) {
+  const Floats d;
+  auto sum = hn::Zero(d);
+  for_each_vector(d, count, [&](auto lanes, size_t i) HWY_ATTR {
+    sum = hn::MulAdd(load_elements(d, padded + i), lanes.load(d, row + i), sum);
+  });
+  return hn::ReduceSum(d, sum);
+}
+
+// logits[s] += query . key[r] + scale * keys[s] . query[r] for slots [begin, end); `query` is
+// scaled already. Neighbours of the same distance share the first product.
+template <typename T>
+HWY_NOINLINE void add_relative_logits(const AttentionShape& shape, const float* query,
+                                      const T* keys, const float* scales, ptrdiff_t own,
+                                      size_t begin, size_t end, float* logits) {
+  const RelativeRows& relative = shape.relative;
+  const size_t elements = cache_row_elements(shape.head_dim);
+  float with_key = 0;
+  for (size_t s = begin, last = 0; s < end; ++s) {
+    const size_t r = distance_row(s, own, static_cast<ptrdiff_t>(relative.clip));
+    if (relative.key && (s == begin || r != last)) {
+      with_key = multiply_rows(query, relative.key + r * shape.head_dim, shape.head_dim);
+    }
+    last = r;
+    float added = with_key;
+    if (relative.query) {
+      const float with_query =
+          multiply_rows(keys + s * elements, relative.query + r * shape.head_dim, shape.head_dim);
+      added = std::fma(with_query, scales ? shape.scale * scales[s] : shape.scale, added);
+    }
+    logits[s] += added;
+  }
+}
+
+// sums = sums * shrink + sum of weights[s] * value[r] over slots [begin, end). Neighbours of the
+// same distance are taken at once.
+HWY_NOINLINE void add_relative_values(const AttentionShape& shape, const float* weights,
+                                      ptrdiff_t own, size_t begin, size_t end, float shrink,
+                                      float* HWY_RESTRICT sums) {
+  const Floats d;
+  const ptrdiff_t clip = static_cast<ptrdiff_t>(shape.relative.clip);
+  for (size_t s = begin; s < end;) {
+    const size_t r = distance_row(s, own, clip);
+    float weight = 0;
+    for (; s < end && distance_row(s, own, clip) == r; ++s) weight += weights[s];
+    const float* value = shape.relative.value + r * shape.head_dim;
+    for_each_vector(d, shape.head_dim, [&](auto lanes, size_t i) HWY_ATTR {
+      const auto sum = hn::Mul(lanes.load(d, sums + i), hn::Set(d, shrink));
+      lanes.store(hn::MulAdd(hn::Set(d, weight), lanes.load(d, value + i), sum), d, sums + i);
+    });
+    shrink = 1;
   }
 }
 
@@ -288,6 +347,7 @@ void attend_as(const AttentionShape& shape, const CacheView& cache, const Attent
     }
     return from;
   };
+  const RelativeRows& relative = shape.relative;
   const bool biased = shape.linear_bias.slopes || shape.distance_bias.table;
   const size_t last = seen_end(count - 1);
   const T* keys = static_cast<const T*>(cache.keys) + kv_head * cache.slots * elements;
@@ -323,13 +383,19 @@ void attend_as(const AttentionShape& shape, const CacheView& cache, const Attent
           const size_t begin = std::max(first_seen(token), seen_from) - origin;
           const size_t end = std::max(std::min(seen_end(token), seen_to), seen_from) - origin;
           float* weights = work.weights + r * kTile;
-          if (biased) {
-            const size_t head = kv_head * group + (row + r) % group;
-            fill_biases(shape, head, static_cast<ptrdiff_t>(position + token - origin),
-                        work.biases);
+          const ptrdiff_t own = static_cast<ptrdiff_t>(position + token - origin);
+          if (relative.key || relative.query) {
+            add_relative_logits(shape, work.queries + (row + r) * elements, tile_keys, key_scales,
+                                own, begin, end, weights);
           }
+          if (biased) fill_biases(shape, kv_head * group + (row + r) % group, own, work.biases);
           shrink[r] = weigh(shape.soft_cap, biased ? work.biases : nullptr, low, high, begin, end,
                             weights, work.maxima[row + r], work.totals[row + r]);
+          if (relative.value && begin < end) {
+            add_relative_values(shape, weights, own, begin, end, shrink[r],
+                                work.sums + (row + r) * elements);
+            shrink[r] = 1;
+          }
           if (scaled) {
             for (size_t s = low; s < high; ++s) weights[s] *= value_scales[s];
           }

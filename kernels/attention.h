@@ -65,10 +65,9 @@ struct AttentionShape {
   size_t kv_heads = 0;
   size_t head_dim = 0;
   float scale = 1;     // multiplies q . k
-  float soft_cap = 0;  // c: logits become c * tanh(logits / c); 0: none
+  float soft_cap = 0;  // c: logits become c * tanh(logits / c), before any bias; 0: none
   size_t window = 0;   // a query at p sees positions p - window + 1 ... p; 0: all
-  size_t stretch =
-      0;  // and none before the largest multiple of this that is at most p; 0: no such bound
+  size_t stretch = 0;  // and none before p / stretch * stretch; 0: all
   LinearBias linear_bias;
   DistanceBias distance_bias;
   RelativeRows relative;

@@ -116,8 +116,7 @@ void rms_norm(const float* x, size_t x_stride, const float* weight, float epsilo
 
 void layer_norm(const float* x, size_t x_stride, const float* weight, const float* bias,
                 float epsilon, size_t rows, size_t width, float* y, size_t y_stride) {
-  HWY_DYNAMIC_DISPATCH(layer_norm)
-  (x, x_stride, weight, bias, epsilon, rows, width, y, y_stride);
+  HWY_DYNAMIC_DISPATCH(layer_norm)(x, x_stride, weight, bias, epsilon, rows, width, y, y_stride);
 }
 
 void clamp(float limit, size_t count, float* x) { HWY_DYNAMIC_DISPATCH(clamp)(limit, count, x); }
