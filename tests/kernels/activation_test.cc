@@ -12,15 +12,33 @@
 namespace volvelle {
 namespace {
 
-constexpr Activation kActivations[] = {Activation::kSilu, Activation::kGeluErf,
-                                       Activation::kGeluTanh};
+constexpr Activation kActivations[] = {Activation::kSilu,     Activation::kGeluErf,
+                                       Activation::kGeluTanh, Activation::kGeluSigmoid,
+                                       Activation::kRelu,     Activation::kReluSquared};
 
 // SiLU: exp within 1 ulp, sum, quotient and two products, all relative. A GELU adds its erf or tanh
 // to 1, whose error of up to 2e-7 is multiplied by half of x, and the tanh's argument is off by 4
-// roundings, which moves tanh by at most half of that, relative to 1.
+// roundings, which moves tanh by at most half of that, relative to 1. 1.702 x is off by two
+// roundings, its own and the constant's, and a power by as much as its exponent. A ReLU rounds with
+// its up, its square once more.
 double gate_error(Activation activation, double x, double up, double expected) {
-  if (activation == Activation::kSilu) return 6 * kRounding * std::fabs(expected) + 1e-35;
-  return (2e-7 * std::fabs(x * up) + 3 * kRounding * std::fabs(expected)) + 1e-35;
+  double error = 3 * kRounding * std::fabs(expected) + 1e-35;
+  switch (activation) {
+    case Activation::kSilu:
+      error += 3 * kRounding * std::fabs(expected);
+      break;
+    case Activation::kGeluErf:
+    case Activation::kGeluTanh:
+      error += 2e-7 * std::fabs(x * up);
+      break;
+    case Activation::kGeluSigmoid:
+      error += (3 + 2 * 1.702 * std::fabs(x)) * kRounding * std::fabs(expected);
+      break;
+    case Activation::kRelu:
+    case Activation::kReluSquared:
+      break;
+  }
+  return error;
 }
 
 void check_gate(const std::vector<float>& gate_up, size_t stride, size_t rows, size_t width) {
@@ -64,6 +82,51 @@ TEST_CASE("a gate equals its twin at every magnitude, and is finite for large in
   std::vector<float> gate_up = gates;
   gate_up.resize(2 * gates.size(), 1.0f);
   check_gate(gate_up, 2 * gates.size(), 1, gates.size());
+}
+
+TEST_CASE("an activation alone is a gate whose ups are one, to the bit, and may be in place") {
+  for (const Activation activation : kActivations) {
+    for (size_t width = 1; width <= 70; ++width) {
+      CAPTURE(static_cast<int>(activation));
+      CAPTURE(width);
+      const size_t rows = 3, stride = width + random_below(5);
+      const std::vector<float> x = random_row((rows - 1) * stride + width, -8, 8);
+      std::vector<float> gate_up(rows * 2 * width, 1.0f), twin = x;
+      for (size_t row = 0; row < rows; ++row) {
+        std::copy_n(x.begin() + row * stride, width, gate_up.begin() + row * 2 * width);
+      }
+      scalar::activate(activation, x.data(), stride, rows, width, twin.data(), stride);
+      for_each_target([&] {
+        std::vector<float> expected = x, y(x.size(), -7.0f), in_place = x;
+        gate(activation, gate_up.data(), 2 * width, rows, width, expected.data(), stride);
+        activate(activation, x.data(), stride, rows, width, y.data(), stride);
+        activate(activation, in_place.data(), stride, rows, width, in_place.data(), stride);
+        CHECK(in_place == expected);  // what lies between rows stays as well
+        double worst = 0;             // in units of what is allowed
+        for (size_t i = 0; i < y.size(); ++i) {
+          if (i % stride >= width) {
+            CHECK(y[i] == -7.0f);
+            continue;
+          }
+          CHECK(y[i] == expected[i]);
+          worst = std::max(
+              worst, std::fabs(double{y[i]} - twin[i]) / gate_error(activation, x[i], 1, twin[i]));
+        }
+        CHECK(worst <= 1.0);
+      });
+    }
+  }
+}
+
+TEST_CASE("rectified units of whole numbers are whole numbers") {
+  const std::vector<float> x = {-3.0f, -1.0f, 0.0f, 1.0f, 2.0f, 3.0f};
+  for_each_target([&] {
+    std::vector<float> y(6);
+    activate(Activation::kRelu, x.data(), 6, 1, 6, y.data(), 6);
+    CHECK(y == std::vector<float>{0.0f, 0.0f, 0.0f, 1.0f, 2.0f, 3.0f});
+    activate(Activation::kReluSquared, x.data(), 6, 1, 6, y.data(), 6);
+    CHECK(y == std::vector<float>{0.0f, 0.0f, 0.0f, 1.0f, 4.0f, 9.0f});
+  });
 }
 
 TEST_CASE("a GELU is within 1e-6 of the double formula where it bends") {

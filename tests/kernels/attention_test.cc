@@ -70,9 +70,11 @@ struct Session {
   }
 
   // Outputs of all tokens, `chunk` at a time, in calls of at most `step` tokens. A ring keeps
-  // window + chunk - 1 slots.
+  // chunk - 1 slots more than a token can see.
   std::vector<float> run(CacheType type, size_t chunk, size_t step, bool ring, bool twin) const {
-    const size_t slots = ring ? shape.window + chunk - 1 : tokens;
+    const size_t seen = std::min(shape.window > 0 ? shape.window : tokens,
+                                 shape.stretch > 0 ? shape.stretch : tokens);
+    const size_t slots = ring ? seen + chunk - 1 : tokens;
     const Cache cache(type, shape, slots, first_position);
     const size_t scratch_bytes = attention_scratch_floats(shape) * sizeof(float);
     const std::unique_ptr<void, AlignedDelete> scratch(
@@ -119,8 +121,8 @@ double worst_difference(const std::vector<float>& a, const std::vector<float>& b
   return worst;
 }
 
-void check_equals_twin(const Session& session, CacheType type, size_t chunk, size_t step,
-                       bool ring) {
+void check_equals_twin(const Session& session, CacheType type, size_t chunk, size_t step, bool ring,
+                       double error = kAttentionError) {
   const AttentionShape& shape = session.shape;
   CAPTURE(static_cast<int>(type));
   CAPTURE(shape.query_heads);
@@ -128,6 +130,9 @@ void check_equals_twin(const Session& session, CacheType type, size_t chunk, siz
   CAPTURE(shape.head_dim);
   CAPTURE(shape.window);
   CAPTURE(shape.soft_cap);
+  CAPTURE(shape.stretch);
+  CAPTURE(shape.distance_bias.reach);
+  CAPTURE(shape.relative.clip);
   CAPTURE(session.tokens);
   CAPTURE(session.first_position);
   CAPTURE(chunk);
@@ -136,7 +141,7 @@ void check_equals_twin(const Session& session, CacheType type, size_t chunk, siz
   const std::vector<float> expected = session.run(type, chunk, step, ring, true);
   for_each_target([&] {
     const std::vector<float> outputs = session.run(type, chunk, step, ring, false);
-    CHECK(worst_difference(outputs, expected) <= kAttentionError);
+    CHECK(worst_difference(outputs, expected) <= error);
   });
 }
 
@@ -192,6 +197,260 @@ TEST_CASE("attention with a soft cap equals its twin") {
       shape.window = window;
       const Session session(shape, 3, 90);
       for (const CacheType type : kTypes) check_equals_twin(session, type, 11, 8, false);
+    }
+  }
+}
+
+// Tables by distance, each of exactly the size that its shape needs.
+struct Tables {
+  std::vector<float> slopes, biases, keys, queries, values;
+
+  // The slopes of Press et al. for a power of two of heads, for any number of them.
+  void slope(AttentionShape& shape) {
+    slopes.resize(shape.query_heads);
+    for (size_t h = 0; h < slopes.size(); ++h) {
+      slopes[h] = std::exp2(-8.0f * static_cast<float>(h + 1) / static_cast<float>(slopes.size()));
+    }
+    shape.linear_bias.slopes = slopes.data();
+  }
+
+  void bias(AttentionShape& shape, size_t reach) {
+    biases = random_row(shape.query_heads * (2 * reach + 1), -2, 2);
+    shape.distance_bias = {biases.data(), reach};
+  }
+
+  // The tables whose bits are set in `which`: keys, queries, values.
+  void relate(AttentionShape& shape, size_t clip, unsigned which) {
+    const size_t size = (2 * clip + 1) * shape.head_dim;
+    keys = random_row(size), queries = random_row(size), values = random_row(size);
+    shape.relative = {which & 1 ? keys.data() : nullptr, which & 2 ? queries.data() : nullptr,
+                      which & 4 ? values.data() : nullptr, clip};
+  }
+};
+
+TEST_CASE("attention with slopes equals its twin, whatever the number of heads") {
+  for (const size_t kv_heads : {1, 2, 3, 5, 6}) {
+    for (const size_t heads : {1, 6, 8, 10, 12}) {
+      if (heads % kv_heads != 0) continue;
+      for (const size_t window : {0, 9, 70}) {
+        AttentionShape shape = shape_of(heads / kv_heads, kv_heads, 20);
+        shape.window = window;
+        Tables tables;
+        tables.slope(shape);
+        const Session session(shape, random_below(1000), 150);
+        const CacheType type = kTypes[random_below(3)];
+        check_equals_twin(session, type, 1 + random_below(40), 1 + random_below(kAttentionTokens),
+                          window > 0);
+      }
+    }
+  }
+}
+
+TEST_CASE("attention with a bias by distance equals its twin, within its reach and past it") {
+  for (const size_t reach : {0, 1, 2, 15, 63, 64, 65, 149, 150, 400}) {
+    for (const size_t window : {0, 1, 30, 100}) {
+      AttentionShape shape = shape_of(1 + random_below(3), 2, 12);
+      shape.window = window;
+      Tables tables;
+      tables.bias(shape, reach);
+      const Session session(shape, random_below(1000), 150);
+      for (const CacheType type : kTypes) {
+        check_equals_twin(session, type, 1 + random_below(40), 1 + random_below(kAttentionTokens),
+                          window > 0);
+      }
+    }
+  }
+}
+
+TEST_CASE("attention with relative rows equals its twin, within their clip and past it") {
+  for (const size_t clip : {0, 1, 5, 16, 64, 200}) {
+    for (const unsigned which : {1u, 2u, 4u, 3u, 7u}) {
+      for (const size_t head_dim : {7, 20, 64}) {
+        CAPTURE(which);
+        AttentionShape shape = shape_of(1 + random_below(3), 2, head_dim);
+        shape.window = random_below(2) * 40;
+        Tables tables;
+        tables.relate(shape, clip, which);
+        const Session session(shape, random_below(1000), 140);
+        // Three products make a logit, and two values an element.
+        check_equals_twin(session, kTypes[random_below(3)], 1 + random_below(40),
+                          1 + random_below(kAttentionTokens), shape.window > 0,
+                          2 * kAttentionError);
+      }
+    }
+  }
+}
+
+TEST_CASE("attention within a stretch equals its twin, over all slots and over a ring that wraps") {
+  for (const size_t stretch : {1, 2, 5, 16, 63, 64, 65, 100, 1000}) {
+    for (const size_t chunk : {1, 3, 8, 20}) {
+      AttentionShape shape = shape_of(1 + random_below(4), 1 + random_below(2), 12);
+      shape.stretch = stretch;
+      shape.window = random_below(2) * 30;
+      const Session session(shape, random_below(3) * 77, 150);
+      const CacheType type = kTypes[random_below(3)];
+      check_equals_twin(session, type, chunk, 1 + random_below(kAttentionTokens), true);
+      check_equals_twin(session, type, chunk, 1 + random_below(kAttentionTokens), false);
+    }
+  }
+}
+
+TEST_CASE("attention with a soft cap, slopes, a table, relative rows and bounds equals its twin") {
+  for (const size_t window : {0, 33}) {
+    for (const size_t stretch : {0, 6, 90}) {
+      AttentionShape shape = shape_of(3, 2, 20);
+      shape.soft_cap = 2;
+      shape.window = window;
+      shape.stretch = stretch;
+      Tables tables;
+      tables.slope(shape);
+      tables.bias(shape, 20);
+      tables.relate(shape, 11, 7);
+      const Session session(shape, 50, 170);
+      for (const CacheType type : kTypes) {
+        check_equals_twin(session, type, 13, 8, window + stretch > 0, 2 * kAttentionError);
+      }
+    }
+  }
+}
+
+TEST_CASE("a slope over equal keys weighs values by a geometric sequence") {
+  // Value p is the unit vector p, so that element p of a token's output is the weight of key p:
+  // r^(t - p) (1 - r) / (1 - r^(t + 1)) with r = e^-slope.
+  const float slope = 0.25f;
+  AttentionShape shape = shape_of(1, 1, 100);
+  shape.linear_bias.slopes = &slope;
+  Session session(shape, 40, 100);
+  std::fill(session.queries.begin(), session.queries.end(), 0.0f);
+  for (size_t i = 0; i < session.values.size(); ++i) session.values[i] = i / 100 == i % 100;
+  const double r = std::exp(-0.25);
+  for_each_target([&] {
+    const std::vector<float> outputs = session.run(CacheType::kF32, 100, 8, false, false);
+    double worst = 0;
+    for (size_t t = 0; t < 100; ++t) {
+      for (size_t p = 0; p < 100; ++p) {
+        const double weight = std::pow(r, t - p + 0.0) * (1 - r) / (1 - std::pow(r, t + 1.0));
+        const double expected = p <= t ? weight : 0;
+        worst = std::max(worst, std::fabs(outputs[t * 100 + p] - expected));
+      }
+    }
+    CHECK(worst <= kAttentionError);
+  });
+}
+
+TEST_CASE("a slope and the table of its products give the same outputs, to the bit") {
+  AttentionShape sloped = shape_of(2, 3, 12);
+  Tables tables;
+  tables.slope(sloped);
+  AttentionShape tabled = sloped;
+  tabled.linear_bias.slopes = nullptr;
+  tables.bias(tabled, 150);
+  for (size_t i = 0; i < tables.biases.size(); ++i) {
+    tables.biases[i] = tables.slopes[i / 301] * (static_cast<float>(i % 301) - 150.0f);
+  }
+  Session session(sloped, 7, 150);
+  for_each_target([&] {
+    session.shape = sloped;
+    const std::vector<float> outputs = session.run(CacheType::kF32, 150, 8, false, false);
+    session.shape = tabled;
+    CHECK(session.run(CacheType::kF32, 150, 8, false, false) == outputs);
+  });
+}
+
+TEST_CASE("relative rows of equal queries or equal keys are a bias by distance") {
+  const size_t head_dim = 20, clip = 9;
+  for (const unsigned which : {1u, 2u}) {
+    CAPTURE(which);
+    AttentionShape related = shape_of(1, 1, head_dim);
+    Tables tables;
+    tables.relate(related, clip, which);
+    AttentionShape biased = related;
+    biased.relative = {};
+    tables.bias(biased, clip);
+    const std::vector<float> same = random_row(head_dim);
+    for (size_t r = 0; r < tables.biases.size(); ++r) {
+      const float* row = (which == 1 ? tables.keys : tables.queries).data() + r * head_dim;
+      double dot = 0;
+      for (size_t i = 0; i < head_dim; ++i) dot += double{same[i]} * row[i];
+      tables.biases[r] = static_cast<float>(dot * related.scale);
+    }
+    Session session(related, 3, 80);
+    std::vector<float>& equal = which == 1 ? session.queries : session.keys;
+    for (size_t i = 0; i < equal.size(); ++i) equal[i] = same[i % head_dim];
+    for_each_target([&] {
+      session.shape = related;
+      const std::vector<float> outputs = session.run(CacheType::kF32, 80, 8, false, false);
+      session.shape = biased;
+      const std::vector<float> expected = session.run(CacheType::kF32, 80, 8, false, false);
+      CHECK(worst_difference(outputs, expected) <= 2 * kAttentionError);
+    });
+  }
+}
+
+TEST_CASE("relative values over equal logits are averaged by how many keys share their distance") {
+  // Row r of the table is the unit vector r, so that element r of an output is the share of keys at
+  // that distance: one key each, and all that are farther back in row 0.
+  const size_t clip = 5, head_dim = 2 * clip + 1;
+  AttentionShape shape = shape_of(1, 1, head_dim);
+  Tables tables;
+  tables.relate(shape, clip, 4);
+  for (size_t i = 0; i < tables.values.size(); ++i) {
+    tables.values[i] = i / head_dim == i % head_dim;
+  }
+  Session session(shape, 0, 100);
+  std::fill(session.queries.begin(), session.queries.end(), 0.0f);
+  std::fill(session.values.begin(), session.values.end(), 0.0f);
+  for_each_target([&] {
+    for (const CacheType type : kTypes) {
+      const std::vector<float> outputs = session.run(type, 100, 8, false, false);
+      for (size_t t = 0; t < 100; ++t) {
+        for (size_t r = 0; r < head_dim; ++r) {
+          const size_t back = clip - std::min(r, clip);
+          const float keys = r > clip || back > t ? 0
+                             : r > 0              ? 1
+                                                  : static_cast<float>(t - clip + 1);
+          CHECK(outputs[t * head_dim + r] == keys / static_cast<float>(t + 1));
+        }
+      }
+    }
+  });
+}
+
+TEST_CASE("a stretch begins anew at each of its multiples of all positions") {
+  // Value p is the unit vector p: what a token sees is what is not zero, and where it begins.
+  AttentionShape shape = shape_of(1, 1, 30);
+  shape.stretch = 8;
+  Session session(shape, 5, 30);
+  for (size_t i = 0; i < session.values.size(); ++i) session.values[i] = i / 30 == i % 30;
+  for_each_target([&] {
+    const std::vector<float> outputs = session.run(CacheType::kF32, 30, 8, false, false);
+    for (size_t t = 0; t < 30; ++t) {
+      for (size_t p = 0; p < 30; ++p) {
+        CHECK((outputs[t * 30 + p] > 0) == (p <= t && (p + 5) / 8 == (t + 5) / 8));
+      }
+    }
+  });
+}
+
+TEST_CASE("attention by distance comes out the same to the bit in whatever chunks tokens arrive") {
+  for (const size_t window : {0, 70}) {
+    for (const size_t stretch : {0, 5, 100}) {
+      AttentionShape shape = shape_of(3, 1, 20);
+      shape.window = window;
+      shape.stretch = stretch;
+      Tables tables;
+      tables.slope(shape);
+      tables.bias(shape, 30);
+      tables.relate(shape, 17, 7);
+      const Session session(shape, 64, 180);
+      for (const CacheType type : kTypes) {
+        for_each_target([&] {
+          const std::vector<float> whole = session.run(type, 180, 8, false, false);
+          CHECK(session.run(type, 1, 1, false, false) == whole);
+          CHECK(session.run(type, 7, 8, false, false) == whole);
+          CHECK(session.run(type, 50, 3, false, false) == whole);
+        });
+      }
     }
   }
 }
