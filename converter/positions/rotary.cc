@@ -1,5 +1,6 @@
 #include "converter/positions/rotary.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstddef>
@@ -8,10 +9,27 @@
 namespace volvelle {
 namespace {
 
+// The references' float powers are within one unit of the last place of the correctly rounded one
+// and differ with the processor; a double power rounded once is the correctly rounded one.
+float power(float base, float exponent) {
+  return static_cast<float>(std::pow(double{base}, double{exponent}));
+}
+
+// base^(2i / width) for i in [0, width / 2)
+std::vector<float> powers(double base, uint32_t width) {
+  std::vector<float> values(width / 2);
+  for (uint32_t plane = 0; plane < width / 2; ++plane) {
+    const float exponent = static_cast<float>(2 * plane) / static_cast<float>(width);
+    values[plane] = power(static_cast<float>(base), exponent);
+  }
+  return values;
+}
+
 // Row r turns plane i by r * stride * frequencies[i]. The product of a float and an integer below
 // 2^29 is exact in double, so that the only errors are those of the library's cosine and sine and
 // of the rounding to float.
-std::vector<float> dial_rows(std::span<const float> frequencies, uint32_t rows, uint64_t stride) {
+std::vector<float> dial_rows(std::span<const float> frequencies, uint32_t rows, uint64_t stride,
+                             float amplitude) {
   const size_t planes = frequencies.size();
   std::vector<float> values(rows * 2 * planes);
   for (uint64_t row = 0; row < rows; ++row) {
@@ -19,29 +37,88 @@ std::vector<float> dial_rows(std::span<const float> frequencies, uint32_t rows, 
     float* sines = cosines + planes;
     for (size_t plane = 0; plane < planes; ++plane) {
       const double angle = static_cast<double>(row * stride) * frequencies[plane];
-      cosines[plane] = static_cast<float>(std::cos(angle));
-      sines[plane] = static_cast<float>(std::sin(angle));
+      cosines[plane] = static_cast<float>(std::cos(angle) * amplitude);
+      sines[plane] = static_cast<float>(std::sin(angle) * amplitude);
     }
   }
   return values;
 }
 
-}  // namespace
-
-std::vector<float> rotary_frequencies(double base, uint32_t width) {
-  const float float_base = static_cast<float>(base);
-  std::vector<float> frequencies(width / 2);
-  for (uint32_t plane = 0; plane < width / 2; ++plane) {
-    const float exponent = static_cast<float>(2 * plane) / static_cast<float>(width);
-    // The references' float powers are within one unit of the last place of the correctly rounded
-    // one and differ with the processor; a double power rounded once is the correctly rounded one.
-    const float power = static_cast<float>(std::pow(double{float_base}, double{exponent}));
-    frequencies[plane] = 1.0f / power;
+std::vector<float> scale(const RotaryPlan& plan, std::span<const float> original) {
+  const RotaryScaling& scaling = plan.scaling;
+  std::vector<float> frequencies(original.begin(), original.end());
+  if (!plan.divisors.empty()) {
+    for (size_t plane = 0; plane < frequencies.size(); ++plane) {
+      frequencies[plane] /= plan.divisors[plane];
+    }
+    return frequencies;
+  }
+  switch (scaling.kind) {
+    case RotaryScalingKind::kNone:
+    case RotaryScalingKind::kDynamicNtk:
+      return frequencies;
+    case RotaryScalingKind::kLinear:
+      for (float& frequency : frequencies) frequency /= static_cast<float>(scaling.factor);
+      return frequencies;
+    case RotaryScalingKind::kNtk:
+      return rotary_frequencies(ntk_base(plan.base, scaling.factor, plan.width), plan.width);
+    case RotaryScalingKind::kYarn:
+      return scale_yarn(plan.base, plan.width, scaling);
+    case RotaryScalingKind::kLongRope:
+      return divided_frequencies(plan.base, plan.width, scaling.short_factors);
+    case RotaryScalingKind::kLlama3:
+      return scale_llama3(original, scaling);
+    case RotaryScalingKind::kProportional:
+      return proportional_frequencies(plan.base, plan.width, scaling.turning_planes,
+                                      scaling.factor);
   }
   return frequencies;
 }
 
-std::vector<float> scale_llama3(std::span<const float> frequencies, const Llama3Scaling& scaling) {
+}  // namespace
+
+std::vector<float> rotary_frequencies(double base, uint32_t width) {
+  std::vector<float> frequencies = powers(base, width);
+  for (float& frequency : frequencies) frequency = 1.0f / frequency;
+  return frequencies;
+}
+
+std::vector<float> divided_frequencies(double base, uint32_t width,
+                                       std::span<const float> divisors) {
+  std::vector<float> frequencies = powers(base, width);
+  for (size_t plane = 0; plane < frequencies.size(); ++plane) {
+    frequencies[plane] = 1.0f / (divisors[plane] * frequencies[plane]);
+  }
+  return frequencies;
+}
+
+std::vector<float> proportional_frequencies(double base, uint32_t width, uint32_t turning,
+                                            double factor) {
+  std::vector<float> frequencies = rotary_frequencies(base, width);
+  for (float& frequency : frequencies) frequency /= static_cast<float>(factor);
+  std::fill(frequencies.begin() + std::min<size_t>(turning, frequencies.size()), frequencies.end(),
+            0.0f);
+  return frequencies;
+}
+
+double ntk_base(double base, double factor, uint32_t width) {
+  if (width <= 2) return base;  // the only plane turns by 1 whatever the base
+  return base * std::pow(factor, static_cast<double>(width) / (width - 2));
+}
+
+float dynamic_ntk_base(double base, double factor, uint32_t width, uint64_t trained_context,
+                       uint64_t length) {
+  const float unscaled = static_cast<float>(base);
+  if (width <= 2 || length <= trained_context) return unscaled;
+  const float stretched =
+      static_cast<float>(factor) * static_cast<float>(length) / static_cast<float>(trained_context);
+  const double growth = stretched - static_cast<float>(factor - 1);
+  // The reference's exponent is no float.
+  return unscaled *
+         static_cast<float>(std::pow(growth, static_cast<double>(width) / (width - 2)));
+}
+
+std::vector<float> scale_llama3(std::span<const float> frequencies, const RotaryScaling& scaling) {
   const float factor = static_cast<float>(scaling.factor);
   const float low = static_cast<float>(scaling.low_frequency_factor);
   const float range =
@@ -64,24 +141,83 @@ std::vector<float> scale_llama3(std::span<const float> frequencies, const Llama3
   return scaled;
 }
 
+std::pair<double, double> yarn_range(double base, uint32_t width, const RotaryScaling& scaling) {
+  // The plane that turns so many times within the original context.
+  const auto plane_of = [&](double turns) {
+    const double context = static_cast<double>(scaling.original_context);
+    return width * std::log(context / (turns * 2 * std::numbers::pi)) / (2 * std::log(base));
+  };
+  double low = plane_of(scaling.beta_fast);
+  double high = plane_of(scaling.beta_slow);
+  if (scaling.truncate) {
+    low = std::floor(low);
+    high = std::ceil(high);
+  }
+  low = std::max(low, 0.0);
+  high = std::min(high, static_cast<double>(width) - 1);
+  if (low == high) high += 0.001;  // as the reference keeps the ramp finite
+  return {low, high};
+}
+
+std::vector<float> scale_yarn(double base, uint32_t width, const RotaryScaling& scaling) {
+  const auto [low, high] = yarn_range(base, width, scaling);
+  const float start = static_cast<float>(low);
+  const float length = static_cast<float>(high - low);
+  const float factor = static_cast<float>(scaling.factor);
+  std::vector<float> frequencies = powers(base, width);
+  for (size_t plane = 0; plane < frequencies.size(); ++plane) {
+    const float ramp = std::clamp((static_cast<float>(plane) - start) / length, 0.0f, 1.0f);
+    const float kept = 1 - ramp;
+    const float stretched = 1.0f / (factor * frequencies[plane]);
+    const float original = 1.0f / frequencies[plane];
+    frequencies[plane] = stretched * (1 - kept) + original * kept;
+  }
+  return frequencies;
+}
+
+double attention_factor(const RotaryScaling& scaling) {
+  const double factor = scaling.factor;
+  if (scaling.kind == RotaryScalingKind::kYarn) {
+    if (scaling.attention_factor) return *scaling.attention_factor;
+    const auto amplitude = [&](double mscale) {
+      return factor <= 1 ? 1.0 : 0.1 * mscale * std::log(factor) + 1;
+    };
+    if (scaling.mscale != 0 && scaling.mscale_all_dim != 0) {
+      return amplitude(scaling.mscale) / amplitude(scaling.mscale_all_dim);
+    }
+    return amplitude(1);
+  }
+  if (scaling.kind == RotaryScalingKind::kLongRope) {
+    if (scaling.attention_factor) return *scaling.attention_factor;
+    if (factor <= 1) return 1;
+    return std::sqrt(1 +
+                     std::log(factor) / std::log(static_cast<double>(scaling.original_context)));
+  }
+  return 1;
+}
+
 RotaryTables bake(const RotaryPlan& plan, uint64_t context) {
   RotaryTables tables;
   tables.original_frequencies = rotary_frequencies(plan.base, plan.width);
-  tables.frequencies = tables.original_frequencies;
-  if (!plan.divisors.empty()) {
-    for (size_t plane = 0; plane < tables.frequencies.size(); ++plane) {
-      tables.frequencies[plane] /= plan.divisors[plane];
-    }
-  } else if (plan.scaling == RotaryScalingKind::kLlama3) {
-    tables.frequencies = scale_llama3(tables.original_frequencies, plan.llama3);
-  }
+  tables.frequencies = scale(plan, tables.original_frequencies);
+  tables.amplitude = static_cast<float>(attention_factor(plan.scaling));
 
   const int fine_bits =
       std::bit_width(context - 1) / 2;  // from sqrt(context / 2) to sqrt(2 context)
   tables.fine_rows = uint32_t{1} << fine_bits;
   tables.coarse_rows = static_cast<uint32_t>((context + tables.fine_rows - 1) >> fine_bits);
-  tables.fine = dial_rows(tables.frequencies, tables.fine_rows, 1);
-  tables.coarse = dial_rows(tables.frequencies, tables.coarse_rows, tables.fine_rows);
+  const auto turn = [&](std::span<const float> frequencies, std::vector<float>& coarse,
+                        std::vector<float>& fine) {
+    fine = dial_rows(frequencies, tables.fine_rows, 1, 1);
+    coarse = dial_rows(frequencies, tables.coarse_rows, tables.fine_rows, tables.amplitude);
+  };
+  turn(tables.frequencies, tables.coarse, tables.fine);
+  if (plan.scaling.kind == RotaryScalingKind::kLongRope &&
+      context > plan.scaling.original_context) {
+    tables.switch_length = plan.scaling.original_context;
+    tables.long_frequencies = divided_frequencies(plan.base, plan.width, plan.scaling.long_factors);
+    turn(tables.long_frequencies, tables.long_coarse, tables.long_fine);
+  }
   return tables;
 }
 

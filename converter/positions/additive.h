@@ -1,0 +1,33 @@
+// Sinusoidal positions: a table of rows that are added to embeddings. Vaswani et al. 2017,
+// arXiv:1706.03762, section 3.5, in the three variants that models have of it.
+
+#ifndef VOLVELLE_CONVERTER_POSITIONS_ADDITIVE_H_
+#define VOLVELLE_CONVERTER_POSITIONS_ADDITIVE_H_
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace volvelle {
+
+enum class SinusoidLayout : uint8_t {
+  kInterleaved,  // element 2i: sin(p / 10000^(2i / width)); 2i + 1: its cosine (the paper)
+  kHalves,       // all sines, then all cosines, of the same angles (Marian, Pegasus)
+  kSpread,  // sines, then cosines, of p * 10000^(-i / (width / 2 - 1)), an odd last element zero
+            // (tensor2tensor, fairseq, Whisper)
+};
+
+struct SinusoidPlan {
+  SinusoidLayout layout = SinusoidLayout::kInterleaved;
+  uint32_t width = 0;                // kSpread: at least 4
+  uint32_t row_offset = 0;           // row of position 0
+  std::optional<uint32_t> zero_row;  // the padding token's row
+};
+
+// Table [row_offset + context, width]. Angles are formed in double; kSpread's frequencies are first
+// rounded to float, as the references have them.
+std::vector<float> bake_sinusoids(const SinusoidPlan& plan, uint64_t context);
+
+}  // namespace volvelle
+
+#endif  // VOLVELLE_CONVERTER_POSITIONS_ADDITIVE_H_

@@ -1,0 +1,207 @@
+#include "converter/positions/scaling_spec.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <format>
+#include <functional>
+#include <map>
+#include <vector>
+
+namespace volvelle {
+namespace {
+
+constexpr double kBaseLimit = 1e12;
+constexpr double kFactorLimit = 1e6;
+
+struct Option {
+  const char* meaning;  // after "is not "
+  std::function<bool(std::string_view)> set;
+};
+using Options = std::map<std::string, Option, std::less<>>;
+
+std::optional<double> number(std::string_view text) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(value)) {
+    return std::nullopt;
+  }
+  return value;
+}
+
+// A number in [least, limit).
+template <typename Target>
+Option number_option(const char* meaning, double least, double limit, Target& target) {
+  return {meaning, [=, &target](std::string_view text) {
+            const std::optional<double> value = number(text);
+            if (!value || !(*value >= least && *value < limit)) return false;
+            target = *value;
+            return true;
+          }};
+}
+
+Option context_option(uint64_t& target) {
+  return {"a whole number of positions", [&target](std::string_view text) {
+            const auto [end, error] =
+                std::from_chars(text.data(), text.data() + text.size(), target);
+            return error == std::errc() && end == text.data() + text.size() && target >= 2 &&
+                   target <= kMaxContext;
+          }};
+}
+
+Option truth_option(bool& target) {
+  return {"true or false", [&target](std::string_view text) {
+            target = text == "true";
+            return target || text == "false";
+          }};
+}
+
+Options options_of(RotaryScaling& scaling) {
+  constexpr double kSmallest = 1e-6;
+  Options options;
+  if (scaling.kind == RotaryScalingKind::kYarn) {
+    options.emplace("original", context_option(scaling.original_context));
+    options.emplace("beta_fast",
+                    number_option("a number above 0", kSmallest, 1e6, scaling.beta_fast));
+    options.emplace("beta_slow",
+                    number_option("a number above 0", kSmallest, 1e6, scaling.beta_slow));
+    options.emplace("attention_factor",
+                    number_option("a number above 0", kSmallest, 1e6, scaling.attention_factor));
+    options.emplace("mscale", number_option("a number from 0", 0, 1e6, scaling.mscale));
+    options.emplace("mscale_all_dim",
+                    number_option("a number from 0", 0, 1e6, scaling.mscale_all_dim));
+    options.emplace("truncate", truth_option(scaling.truncate));
+  } else if (scaling.kind == RotaryScalingKind::kLlama3) {
+    options.emplace(
+        "low", number_option("a number above 0", kSmallest, 1e6, scaling.low_frequency_factor));
+    options.emplace(
+        "high", number_option("a number above 0", kSmallest, 1e6, scaling.high_frequency_factor));
+    options.emplace("original", context_option(scaling.original_context));
+  }
+  return options;
+}
+
+std::string names_of(const Options& options) {
+  std::string names;
+  for (const auto& [name, option] : options) names += (names.empty() ? "" : ", ") + name;
+  return names;
+}
+
+Result<void> read_options(std::string_view text, std::string_view list, RotaryScaling& scaling) {
+  const std::string kind(text.substr(0, text.find(':')));
+  Options options = options_of(scaling);
+  const std::string known = names_of(options);
+  if (known.empty())
+    return fail("--rope-scaling {}: {} takes one number and nothing else", text, kind);
+  while (true) {
+    const std::string_view item = list.substr(0, list.find(','));
+    const size_t equals = item.find('=');
+    const std::string_view name = item.substr(0, equals);
+    const auto option = options.find(name);
+    if (equals == std::string_view::npos || option == options.end()) {
+      return fail(
+          "--rope-scaling {}: \"{}\" is no option of {}, or the second of its name; there "
+          "are {}, each followed by =VALUE",
+          text, item, kind, known);
+    }
+    if (!option->second.set(item.substr(equals + 1))) {
+      return fail("--rope-scaling {}: {} is not {}", text, name, option->second.meaning);
+    }
+    options.erase(option);
+    if (item.size() == list.size()) return {};
+    list.remove_prefix(item.size() + 1);
+  }
+}
+
+const char* kind_name(RotaryScalingKind kind) {
+  switch (kind) {
+    case RotaryScalingKind::kNone:
+      return "none";
+    case RotaryScalingKind::kLinear:
+      return "linear";
+    case RotaryScalingKind::kNtk:
+      return "ntk";
+    case RotaryScalingKind::kDynamicNtk:
+      return "dynamic ntk";
+    case RotaryScalingKind::kYarn:
+      return "yarn";
+    case RotaryScalingKind::kLongRope:
+      return "longrope";
+    case RotaryScalingKind::kLlama3:
+      return "llama3";
+    case RotaryScalingKind::kProportional:
+      return "proportional";
+  }
+  return "";
+}
+
+}  // namespace
+
+Result<ScalingSpec> parse_scaling_spec(std::string_view text) {
+  const std::map<std::string, RotaryScalingKind, std::less<>> kinds = {
+      {"linear", RotaryScalingKind::kLinear},
+      {"ntk", RotaryScalingKind::kNtk},
+      {"dynamic", RotaryScalingKind::kDynamicNtk},
+      {"yarn", RotaryScalingKind::kYarn},
+      {"llama3", RotaryScalingKind::kLlama3}};
+  ScalingSpec spec;
+  if (text == "none") return spec;
+
+  const size_t colon = text.find(':');
+  const std::string_view name = text.substr(0, colon);
+  const auto kind = kinds.find(name);
+  if (colon == std::string_view::npos || (kind == kinds.end() && name != "theta")) {
+    return fail(
+        "--rope-scaling {}: must be none, linear:F, ntk:F, dynamic:F, yarn:F[,...], "
+        "llama3:F[,...] or theta:BASE",
+        text);
+  }
+  std::string_view rest = text.substr(colon + 1);
+  const std::string_view first = rest.substr(0, rest.find(','));
+  const std::optional<double> value = number(first);
+  if (name == "theta") {
+    if (!value || !(*value > 1 && *value < kBaseLimit) || first.size() != rest.size()) {
+      return fail("--rope-scaling {}: a base is one number above 1 and below 1e12", text);
+    }
+    spec.base = *value;
+    return spec;
+  }
+  if (!value || !(*value >= 1 && *value < kFactorLimit)) {
+    return fail("--rope-scaling {}: a factor is a number from 1 and below 1e6", text);
+  }
+  spec.scaling.kind = kind->second;
+  spec.scaling.factor = *value;
+  if (first.size() != rest.size()) {
+    rest.remove_prefix(first.size() + 1);
+    VOLVELLE_RETURN_IF_ERROR(read_options(text, rest, spec.scaling));
+  }
+  if (spec.scaling.beta_fast < spec.scaling.beta_slow) {
+    return fail("--rope-scaling {}: beta_fast is below beta_slow", text);
+  }
+  if (spec.scaling.high_frequency_factor <= spec.scaling.low_frequency_factor) {
+    return fail("--rope-scaling {}: high is not above low", text);
+  }
+  return spec;
+}
+
+RotaryPlan rescale(const RotaryPlan& plan, const ScalingSpec& spec, uint64_t trained_context) {
+  RotaryPlan rescaled{.pairing = plan.pairing,
+                      .width = plan.width,
+                      .base = spec.base.value_or(plan.base),
+                      .scaling = spec.scaling};
+  const bool counts = spec.scaling.kind == RotaryScalingKind::kDynamicNtk ||
+                      spec.scaling.kind == RotaryScalingKind::kYarn ||
+                      spec.scaling.kind == RotaryScalingKind::kLlama3;
+  if (counts && spec.scaling.original_context == 0) {
+    const uint64_t known = plan.scaling.original_context;
+    rescaled.scaling.original_context = known != 0 ? known : trained_context;
+  }
+  return rescaled;
+}
+
+std::string scaling_text(const RotaryScaling& scaling) {
+  if (scaling.kind == RotaryScalingKind::kNone) return "";
+  return std::format("{} scaling by {}", kind_name(scaling.kind), scaling.factor);
+}
+
+}  // namespace volvelle
