@@ -3,6 +3,8 @@
 
 #include <doctest/doctest.h>
 
+#include <cmath>
+
 #include "tests/converter/tiny_checkpoint.h"
 
 namespace volvelle {
@@ -13,6 +15,10 @@ using nlohmann::json;
 std::string refusal(json settings, const std::string& key, const json& value) {
   settings[json::json_pointer("/" + key)] = value;
   return describe_tiny(settings, tiny_tensors()).error();
+}
+
+const RotaryPlan& rotary_of(const Described& described, size_t position = 0) {
+  return std::get<RotaryPlan>(described.model->positions.at(position));
 }
 
 TEST_CASE("an unknown kind of model is answered with those that are known") {
@@ -28,8 +34,7 @@ TEST_CASE("an unknown kind of model is answered with those that are known") {
 
 TEST_CASE("positions that are not implemented are refused by name") {
   const json settings = tiny_settings("llama");
-  for (const char* type :
-       {"linear", "dynamic", "yarn", "longrope", "su", "proportional", "ntk-by-parts"}) {
+  for (const char* type : {"ntk", "mrope", "ntk-by-parts", "dynamic_ntk", "LLAMA3", ""}) {
     CAPTURE(type);
     for (const char* spelling :
          {"rope_scaling/type", "rope_scaling/rope_type", "rope_parameters/rope_type"}) {
@@ -92,20 +97,181 @@ TEST_CASE("rotary settings mean the same in the spellings of transformers 4 and 
   outer["original_max_position_embeddings"] = 32;
   outer["rope_parameters"]["original_max_position_embeddings"] = 16;
 
-  RotaryPlan expected{.width = 4, .base = 500, .scaling = RotaryScalingKind::kLlama3};
-  expected.llama3 = {
-      .factor = 8, .low_frequency_factor = 1, .high_frequency_factor = 4, .original_context = 32};
+  RotaryPlan expected{.width = 4, .base = 500};
+  expected.scaling = {.kind = RotaryScalingKind::kLlama3, .factor = 8, .original_context = 32};
   for (const json& settings : {four, legacy, five, nested, outer}) {
     CAPTURE(settings.dump());
     const Described described = describe_tiny(settings, tiny_tensors());
     REQUIRE(described.error() == "");
     REQUIRE(described.model->positions.size() == 1);
-    CHECK(described.model->positions[0] == expected);
+    CHECK(rotary_of(described) == expected);
   }
   json plain = tiny_settings("llama");
   plain.erase("rope_theta");
-  CHECK(describe_tiny(plain, tiny_tensors()).model->positions[0] ==
-        RotaryPlan{.width = 4, .base = 10000});
+  CHECK(rotary_of(describe_tiny(plain, tiny_tensors())) == RotaryPlan{.width = 4, .base = 10000});
+}
+
+// The plan of the tiny llama with rope_scaling `scaling`, and with the same in other spellings.
+RotaryPlan scaled_plan(const json& scaling, const json& beside = json::object()) {
+  json four = tiny_settings("llama");
+  four.update(beside);
+  json legacy = four, five = four, nested = four;
+  four["rope_scaling"] = scaling;
+  legacy["rope_scaling"] = scaling;
+  legacy["rope_scaling"]["type"] = scaling.at("rope_type");
+  legacy["rope_scaling"].erase("rope_type");
+  five["rope_parameters"] = scaling;
+  five["rope_parameters"]["rope_theta"] = five["rope_theta"];
+  five.erase("rope_theta");
+  const Described expected = describe_tiny(four, tiny_tensors());
+  REQUIRE(expected.error() == "");
+  for (const json& settings : {legacy, five}) {
+    CAPTURE(settings.dump());
+    const Described described = describe_tiny(settings, tiny_tensors());
+    REQUIRE(described.error() == "");
+    CHECK(described.model->positions == expected.model->positions);
+  }
+  if (beside.empty() && !scaling.contains("truncate")) {
+    nested["rope_parameters"] = {{"full_attention", scaling}};
+    const Described described = describe_tiny(nested, tiny_tensors());
+    REQUIRE(described.error() == "");
+    CHECK(described.model->positions == expected.model->positions);
+  }
+  return rotary_of(expected);
+}
+
+TEST_CASE("every scaling is read in every spelling") {
+  using enum RotaryScalingKind;
+  RotaryPlan plan{.width = 4, .base = 10000};
+  plan.scaling = {.kind = kLinear, .factor = 2.5};
+  CHECK(scaled_plan({{"rope_type", "linear"}, {"factor", 2.5}}) == plan);
+
+  plan.scaling = {.kind = kDynamicNtk, .factor = 4, .original_context = 64};
+  CHECK(scaled_plan({{"rope_type", "dynamic"}, {"factor", 4.0}}) == plan);
+  CHECK(scaled_plan({{"rope_type", "dynamic"},
+                     {"factor", 4.0},
+                     {"original_max_position_embeddings", 16}}) == plan);  // which it ignores
+
+  plan.scaling = {.kind = kYarn, .factor = 4, .original_context = 64};
+  CHECK(scaled_plan({{"rope_type", "yarn"}, {"factor", 4.0}}) == plan);
+  CHECK(scaled_plan({{"rope_type", "yarn"},
+                     {"factor", 4.0},
+                     {"beta_fast", nullptr},
+                     {"beta_slow", 0},
+                     {"attention_factor", nullptr}}) == plan);
+  plan.scaling.original_context = 32;  // the factor that is stated counts, not the ratio
+  CHECK(scaled_plan(
+            {{"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 32}}) ==
+        plan);
+  plan.scaling.factor = 2;  // none stated: the ratio
+  CHECK(scaled_plan({{"rope_type", "yarn"}, {"original_max_position_embeddings", 32}}) == plan);
+  plan.scaling = {.kind = kYarn,
+                  .factor = 40,
+                  .original_context = 16,
+                  .beta_fast = 16,
+                  .beta_slow = 2,
+                  .truncate = false,
+                  .attention_factor = 1.25,
+                  .mscale = 0.5,
+                  .mscale_all_dim = 1};
+  CHECK(scaled_plan({{"rope_type", "yarn"},
+                     {"factor", 40},
+                     {"original_max_position_embeddings", 16},
+                     {"beta_fast", 16},
+                     {"beta_slow", 2},
+                     {"truncate", false},
+                     {"attention_factor", 1.25},
+                     {"mscale", 0.5},
+                     {"mscale_all_dim", 1.0}}) == plan);
+
+  plan.scaling = {.kind = kLongRope,
+                  .factor = 4,
+                  .original_context = 16,
+                  .short_factors = {1, 1.5f},
+                  .long_factors = {1, 30}};
+  json longrope = {{"rope_type", "longrope"},
+                   {"short_factor", {1.0, 1.5}},
+                   {"long_factor", {1, 30}},
+                   {"original_max_position_embeddings", 16}};
+  CHECK(scaled_plan(longrope) == plan);
+  longrope["rope_type"] = "su";
+  CHECK(scaled_plan(longrope) == plan);
+  longrope.erase("original_max_position_embeddings");  // Phi's place
+  CHECK(scaled_plan(longrope, {{"original_max_position_embeddings", 16}}) == plan);
+  longrope["factor"] = 32.0;
+  longrope["attention_factor"] = 1.5;
+  plan.scaling.factor = 32;
+  plan.scaling.attention_factor = 1.5;
+  CHECK(scaled_plan(longrope, {{"original_max_position_embeddings", 16}}) == plan);
+
+  plan.scaling = {.kind = kProportional, .turning_planes = 1};
+  CHECK(scaled_plan({{"rope_type", "proportional"}, {"partial_rotary_factor", 0.5}}) == plan);
+}
+
+TEST_CASE("truncate stands beside the layer types, where the reference looks for it") {
+  json settings = tiny_settings("llama");
+  const json yarn = {{"rope_type", "yarn"}, {"factor", 4.0}};
+  settings["rope_parameters"] = {{"full_attention", yarn}, {"truncate", false}};
+  const Described described = describe_tiny(settings, tiny_tensors());
+  REQUIRE(described.error() == "");
+  CHECK_FALSE(rotary_of(described).scaling.truncate);
+  settings["rope_parameters"].erase("truncate");
+  settings["rope_parameters"]["full_attention"]["truncate"] = false;
+  CHECK(describe_tiny(settings, tiny_tensors())
+            .error()
+            .contains("rope_parameters.full_attention.truncate"));
+}
+
+TEST_CASE("a scaling that cannot be right is refused with its key") {
+  struct Wrong {
+    json scaling;
+    const char* named;
+  };
+  const json list = {1.0, 2.0};
+  const std::vector<Wrong> wrongs = {
+      {{{"rope_type", "linear"}}, "rope_scaling.factor is missing"},
+      {{{"rope_type", "linear"}, {"factor", 0}}, "rope_scaling.factor"},
+      {{{"rope_type", "linear"}, {"factor", -2}}, "rope_scaling.factor"},
+      {{{"rope_type", "linear"}, {"factor", 1e9}}, "rope_scaling.factor"},
+      {{{"rope_type", "linear"}, {"factor", 2}, {"beta_fast", 3}}, "rope_scaling.beta_fast"},
+      {{{"rope_type", "dynamic"}, {"factor", "2"}}, "rope_scaling.factor"},
+      {{{"rope_type", "dynamic"}, {"factor", 2}, {"alpha", 1000}}, "rope_scaling.alpha"},
+      {{{"rope_type", "yarn"}}, "rope_scaling.factor is missing"},
+      {{{"rope_type", "yarn"}, {"factor", 2}, {"beta_fast", 0.5}}, "rope_scaling.beta_fast"},
+      {{{"rope_type", "yarn"}, {"factor", 2}, {"beta_slow", -1}}, "rope_scaling.beta_fast"},
+      {{{"rope_type", "yarn"}, {"factor", 2}, {"truncate", 1}}, "rope_scaling.truncate"},
+      {{{"rope_type", "yarn"}, {"factor", 2}, {"attention_factor", -1}},
+       "rope_scaling.attention_factor"},
+      {{{"rope_type", "yarn"}, {"factor", 2}, {"mscale", -1}}, "rope_scaling.mscale"},
+      {{{"rope_type", "longrope"}, {"factor", 2}, {"long_factor", list}},
+       "rope_scaling.short_factor"},
+      {{{"rope_type", "longrope"}, {"factor", 2}, {"short_factor", list}, {"long_factor", {1.0}}},
+       "rope_scaling.long_factor"},
+      {{{"rope_type", "longrope"},
+        {"factor", 2},
+        {"short_factor", list},
+        {"long_factor", {1.0, 0.0}}},
+       "rope_scaling.long_factor"},
+      {{{"rope_type", "longrope"},
+        {"factor", 2},
+        {"short_factor", {1.0, "2"}},
+        {"long_factor", list}},
+       "rope_scaling.short_factor"},
+      {{{"rope_type", "longrope"},
+        {"factor", 2},
+        {"original_max_position_embeddings", 1},
+        {"short_factor", list},
+        {"long_factor", list}},
+       "rope_scaling.original_max_position_embeddings"},
+      {{{"rope_type", "proportional"}, {"partial_rotary_factor", 1.5}},
+       "rope_scaling.partial_rotary_factor"},
+      {{{"rope_type", "llama3"}, {"factor", 2}, {"low_freq_factor", 4}, {"high_freq_factor", 1}},
+       "rope_scaling.high_freq_factor"}};
+  for (const Wrong& wrong : wrongs) {
+    CAPTURE(wrong.scaling.dump());
+    CHECK(refusal(tiny_settings("llama"), "rope_scaling", wrong.scaling)
+              .contains(std::string("config.json: ") + wrong.named));
+  }
 }
 
 TEST_CASE("a head is the embedding when it is absent or equal, and its own when it differs") {
@@ -213,15 +379,15 @@ TEST_CASE("layers of two types may turn by two dials, and a dial that no layer u
   Described both = describe_tiny(settings, tiny_tensors(true));
   REQUIRE(both.error() == "");
   REQUIRE(both.model->positions.size() == 2);
-  CHECK(both.model->positions[both.model->blocks[0].attention.position].base == 1e4);
-  CHECK(both.model->positions[both.model->blocks[1].attention.position].base == 1e6);
+  CHECK(rotary_of(both, both.model->blocks[0].attention.position).base == 1e4);
+  CHECK(rotary_of(both, both.model->blocks[1].attention.position).base == 1e6);
   for (const char* type : {"sliding_attention", "full_attention"}) {
     settings["layer_types"] = {type, type};
     Described one = describe_tiny(settings, tiny_tensors(true));
     REQUIRE(one.error() == "");
     REQUIRE(one.model->positions.size() == 1);
     CHECK(one.model->blocks[1].attention.position == 0);
-    CHECK(one.model->positions[0].base == (std::string(type) == "full_attention" ? 1e6 : 1e4));
+    CHECK(rotary_of(one).base == (std::string(type) == "full_attention" ? 1e6 : 1e4));
   }
 }
 
@@ -247,25 +413,74 @@ TEST_CASE("GGUF's llama has rows of q and k put in half order, or turns interlea
   CHECK(parts(whole)[0].head_rows == 4);
   CHECK(parts(whole)[1].head_rows == 4);
   CHECK(parts(whole)[2].head_rows == 0);
-  CHECK(whole.model->positions[0] == RotaryPlan{.width = 4, .base = 10000});
+  CHECK(rotary_of(whole) == RotaryPlan{.width = 4, .base = 10000});
 
   settings["llama.rope.dimension_count"] = 2;
   Described part = describe_tiny_gguf("llama", settings, tiny_gguf_tensors());
   REQUIRE(part.error() == "");
   CHECK(parts(part)[0].head_rows == 0);
-  CHECK(part.model->positions[0] ==
-        RotaryPlan{.pairing = Pairing::kInterleaved, .width = 2, .base = 10000});
+  CHECK(rotary_of(part) == RotaryPlan{.pairing = Pairing::kInterleaved, .width = 2, .base = 10000});
 }
 
-TEST_CASE("GGUF scalings other than rope_freqs.weight are refused by name") {
+TEST_CASE("GGUF scalings are read from keys and from tensors of divisors") {
+  using enum RotaryScalingKind;
+  const auto plan = [](const json& more, std::vector<float> short_factors = {},
+                       std::vector<float> long_factors = {}) {
+    json settings = tiny_gguf_settings("llama");
+    settings.update(more);
+    auto tensors = tiny_gguf_tensors();
+    if (!short_factors.empty()) tensors->add("rope_factors_short.weight", {2}, short_factors);
+    if (!long_factors.empty()) tensors->add("rope_factors_long.weight", {2}, long_factors);
+    Described described = describe_tiny_gguf("llama", settings, std::move(tensors));
+    CAPTURE(more.dump());
+    REQUIRE(described.error() == "");
+    return rotary_of(described).scaling;
+  };
+  const RotaryScaling linear{.kind = kLinear, .factor = 4};
+  CHECK(plan({{"llama.rope.scaling.type", "linear"}, {"llama.rope.scaling.factor", 4.0}}) ==
+        linear);
+  CHECK(plan({{"llama.rope.scaling.factor", 4.0}}) == linear);
+  CHECK(plan({{"llama.rope.scale_linear", 4.0}}) == linear);
+  CHECK(plan({{"llama.rope.scaling.factor", 0.0}}) == RotaryScaling());
+  CHECK(plan({{"llama.rope.scaling.type", "none"}, {"llama.rope.scaling.factor", 4.0}}) ==
+        RotaryScaling());
+
+  json yarn = {{"llama.rope.scaling.type", "yarn"},
+               {"llama.rope.scaling.factor", 4.0},
+               {"llama.rope.scaling.original_context_length", 16}};
+  RotaryScaling expected{.kind = kYarn, .factor = 4, .original_context = 16};
+  CHECK(plan(yarn) == expected);
+  // GGML multiplies what is stated by 1 + 0.1 ln(factor).
+  yarn["llama.rope.scaling.attn_factor"] = 0.5;
+  CHECK(*plan(yarn).attention_factor == doctest::Approx(0.5 * (1 + 0.1 * std::log(4.0))));
+
+  const json longrope = {{"llama.rope.scaling.attn_factor", 1.25},
+                         {"llama.rope.scaling.original_context_length", 16}};
+  expected = {.kind = kLongRope,
+              .original_context = 16,
+              .attention_factor = 1.25,  // the whole of it
+              .short_factors = {1, 1.5f},
+              .long_factors = {1, 30}};
+  CHECK(plan(longrope, {1, 1.5f}, {1, 30}) == expected);
+
+  auto half = tiny_gguf_tensors();
+  half->add("rope_factors_long.weight", {2}, std::vector<float>{1, 30});
+  CHECK(describe_tiny_gguf("llama", tiny_gguf_settings("llama"), std::move(half))
+            .error()
+            .contains("rope_factors_short.weight"));
+}
+
+TEST_CASE("GGUF scalings that are not known are refused by name") {
   const auto refused = [](const char* key, const json& value) {
     json settings = tiny_gguf_settings("llama");
     settings[key] = value;
     return describe_tiny_gguf("llama", settings, tiny_gguf_tensors()).error();
   };
-  CHECK(refused("llama.rope.scaling.type", "yarn").contains("tiny.gguf: llama.rope.scaling.type"));
-  CHECK(refused("llama.rope.scaling.factor", 4.0).contains("llama.rope.scaling.factor"));
-  CHECK(refused("llama.rope.scale_linear", 2.0).contains("llama.rope.scale_linear"));
+  CHECK(refused("llama.rope.scaling.type", "ntk").contains("tiny.gguf: llama.rope.scaling.type"));
+  CHECK(refused("llama.rope.scaling.type", "longrope").contains("llama.rope.scaling.type"));
+  CHECK(refused("llama.rope.scaling.factor", -4.0).contains("llama.rope.scaling.factor"));
+  CHECK(refused("llama.rope.scale_linear", -2.0).contains("llama.rope.scale_linear"));
+  CHECK(refused("llama.rope.scaling.yarn_log_multiplier", 0.1).contains("yarn_log_multiplier"));
   CHECK(refused("llama.rope.scaling.attn_factor", 1.2).contains("llama.rope.scaling.attn_factor"));
   CHECK(refused("llama.rope.freq_base_swa", 1e4).contains("llama.rope.freq_base_swa"));
   CHECK(refused("llama.expert_count", 8).contains("llama.expert_count"));
@@ -279,7 +494,14 @@ TEST_CASE("GGUF scalings other than rope_freqs.weight are refused by name") {
   Described described =
       describe_tiny_gguf("llama", tiny_gguf_settings("llama"), std::move(divided));
   REQUIRE(described.error() == "");
-  CHECK(described.model->positions[0].divisors == std::vector<float>{1, 8});
+  CHECK(rotary_of(described).divisors == std::vector<float>{1, 8});
+  json twice = tiny_gguf_settings("llama");
+  twice["llama.rope.scaling.factor"] = 2.0;
+  auto divided_again = tiny_gguf_tensors();
+  divided_again->add("rope_freqs.weight", {2}, std::vector<float>{1, 8});
+  CHECK(describe_tiny_gguf("llama", twice, std::move(divided_again))
+            .error()
+            .contains("llama.rope.scaling.factor"));
   auto zero = tiny_gguf_tensors();
   zero->add("rope_freqs.weight", {2}, std::vector<float>{1, 0});
   CHECK(describe_tiny_gguf("llama", tiny_gguf_settings("llama"), std::move(zero))
