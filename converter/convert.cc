@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "converter/positions/rotary.h"
+#include "converter/positions/scaling_spec.h"
 #include "converter/recipe.h"
 #include "converter/source.h"
 #include "converter/table.h"
@@ -44,8 +45,8 @@ const char* part_of(const recipe::Tensor& tensor) {
 std::string position_text(const RotaryPlan& plan) {
   std::string text = std::format("rotary, base {}, width {}, {} pairs", plan.base, plan.width,
                                  plan.pairing == Pairing::kHalf ? "half" : "interleaved");
-  if (plan.scaling == RotaryScalingKind::kLlama3) {
-    text += std::format(", llama3 scaling by {}", plan.llama3.factor);
+  if (const std::string scaling = scaling_text(plan.scaling); !scaling.empty()) {
+    text += ", " + scaling;
   }
   return text;
 }
@@ -87,7 +88,16 @@ Result<std::vector<StoredDials>> write_dials(const recipe::Model& model, uint64_
                               writer.write_segment(std::as_bytes(std::span(stored.tables.coarse))));
     VOLVELLE_ASSIGN_OR_RETURN(stored.fine,
                               writer.write_segment(std::as_bytes(std::span(stored.tables.fine))));
-    add_part(report, "positions", "f32", stored.coarse.bytes() + stored.fine.bytes());
+    uint64_t bytes = stored.coarse.bytes() + stored.fine.bytes();
+    if (stored.tables.switch_length != 0) {
+      VOLVELLE_ASSIGN_OR_RETURN(
+          stored.long_coarse,
+          writer.write_segment(std::as_bytes(std::span(stored.tables.long_coarse))));
+      VOLVELLE_ASSIGN_OR_RETURN(
+          stored.long_fine, writer.write_segment(std::as_bytes(std::span(stored.tables.long_fine))));
+      bytes += stored.long_coarse.bytes() + stored.long_fine.bytes();
+    }
+    add_part(report, "positions", "f32", bytes);
     dials.push_back(std::move(stored));
   }
   return dials;
@@ -135,13 +145,13 @@ Result<flatbuffers::Offset<file::Tokenizer>> write_tokenizer(
                          });
 }
 
-void drop_scaling(recipe::Model& model, ConvertReport& report) {
+void apply_scaling(const ScalingSpec& spec, recipe::Model& model, ConvertReport& report) {
   for (RotaryPlan& plan : model.positions) {
-    if (plan.scaling == RotaryScalingKind::kNone) continue;
-    plan.scaling = RotaryScalingKind::kNone;
-    plan.llama3 = {};
-    plan.divisors.clear();
-    report.notices.push_back("the checkpoint's own scaling of positions is left out");
+    if (plan.scaling.kind != RotaryScalingKind::kNone) {
+      report.notices.push_back(std::format(
+          "the checkpoint's own {} of positions is left out", scaling_text(plan.scaling)));
+    }
+    plan = rescale(plan, spec, model.trained_context);
   }
 }
 
@@ -152,7 +162,10 @@ Result<uint64_t> choose_context(const ConvertOptions& options, const recipe::Mod
   if (context == 0 || context > kMaxContext) {
     return fail("--context {}: must be from 1 to {}", context, kMaxContext);
   }
-  if (context > trained) {
+  const auto scaled = [](const RotaryPlan& plan) {
+    return plan.scaling.kind != RotaryScalingKind::kNone;
+  };
+  if (context > trained && std::ranges::none_of(model.positions, scaled)) {
     report.notices.push_back(
         std::format("the model was trained for {} positions; the tables reach {}, beyond which "
                     "nothing scales them",
@@ -174,7 +187,7 @@ Result<ConvertReport> convert(const ConvertOptions& options, const ThreadPool& t
   VOLVELLE_ASSIGN_OR_RETURN(OpenedSource opened,
                             open_source(options.source, options.ignored_keys, options.tokenizer));
   VOLVELLE_ASSIGN_OR_RETURN(recipe::Model model, describe(*opened.family, opened.checkpoint));
-  if (options.drop_scaling) drop_scaling(model, report);
+  if (options.scaling) apply_scaling(*options.scaling, model, report);
   VOLVELLE_ASSIGN_OR_RETURN(const uint64_t context, choose_context(options, model, report));
 
   report.name = opened.name;

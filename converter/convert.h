@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "converter/positions/scaling_spec.h"
 #include "platforms/error.h"
 #include "platforms/thread_pool.h"
 
@@ -22,9 +23,9 @@ struct ConvertOptions {
   std::string output;
   WeightType weights = WeightType::kQ4;
   std::optional<uint64_t> context;  // positions that the dials must reach; default the model's own
-  bool drop_scaling = false;        // --rope-scaling none
-  bool tokenizer = true;            // false: leave it out
-  bool force = false;               // replace the output
+  std::optional<ScalingSpec> scaling;  // instead of the checkpoint's own
+  bool tokenizer = true;               // false: leave it out
+  bool force = false;                  // replace the output
   std::vector<std::string> ignored_keys;
 
   // Told of weights written so far and in all, now and then.

@@ -15,14 +15,55 @@ Offset<file::Tensor> add(FlatBufferBuilder& builder, const recipe::Tensor& tenso
                             &stored.scales);
 }
 
-Offset<file::RotaryScaling> add_scaling(FlatBufferBuilder& builder, const RotaryPlan& plan) {
+file::RotaryScalingKind stored_kind(RotaryScalingKind kind) {
+  switch (kind) {
+    case RotaryScalingKind::kNone:
+      return file::RotaryScalingKind::none;
+    case RotaryScalingKind::kLinear:
+      return file::RotaryScalingKind::linear;
+    case RotaryScalingKind::kNtk:
+      return file::RotaryScalingKind::ntk;
+    case RotaryScalingKind::kDynamicNtk:
+      return file::RotaryScalingKind::dynamic_ntk;
+    case RotaryScalingKind::kYarn:
+      return file::RotaryScalingKind::yarn;
+    case RotaryScalingKind::kLongRope:
+      return file::RotaryScalingKind::longrope;
+    case RotaryScalingKind::kLlama3:
+      return file::RotaryScalingKind::llama3;
+    case RotaryScalingKind::kProportional:
+      return file::RotaryScalingKind::proportional;
+  }
+  return file::RotaryScalingKind::none;
+}
+
+// Fields that the kind does not read are left at zero.
+Offset<file::RotaryScaling> add_scaling(FlatBufferBuilder& builder, const RotaryScaling& plan) {
+  const bool divided = plan.kind == RotaryScalingKind::kLongRope;
+  const auto long_factors =
+      divided ? builder.CreateVector(plan.long_factors) : Offset<flatbuffers::Vector<float>>();
+  const auto short_factors =
+      divided ? builder.CreateVector(plan.short_factors) : Offset<flatbuffers::Vector<float>>();
   file::RotaryScalingBuilder scaling(builder);
-  if (plan.scaling == RotaryScalingKind::kLlama3) {
-    scaling.add_kind(file::RotaryScalingKind::llama3);
-    scaling.add_factor(plan.llama3.factor);
-    scaling.add_original_context(plan.llama3.original_context);
-    scaling.add_low_frequency_factor(plan.llama3.low_frequency_factor);
-    scaling.add_high_frequency_factor(plan.llama3.high_frequency_factor);
+  scaling.add_kind(stored_kind(plan.kind));
+  scaling.add_factor(plan.factor);
+  scaling.add_original_context(plan.original_context);
+  scaling.add_attention_factor(attention_factor(plan));
+  scaling.add_turning_planes(plan.turning_planes);
+  if (plan.kind == RotaryScalingKind::kLlama3) {
+    scaling.add_low_frequency_factor(plan.low_frequency_factor);
+    scaling.add_high_frequency_factor(plan.high_frequency_factor);
+  }
+  if (plan.kind == RotaryScalingKind::kYarn) {
+    scaling.add_beta_fast(plan.beta_fast);
+    scaling.add_beta_slow(plan.beta_slow);
+    scaling.add_truncate(plan.truncate);
+    scaling.add_mscale(plan.mscale);
+    scaling.add_mscale_all_dim(plan.mscale_all_dim);
+  }
+  if (divided) {
+    scaling.add_long_factors(long_factors);
+    scaling.add_short_factors(short_factors);
   }
   return scaling.Finish();
 }
@@ -30,9 +71,12 @@ Offset<file::RotaryScaling> add_scaling(FlatBufferBuilder& builder, const Rotary
 Offset<file::Position> add(FlatBufferBuilder& builder, const RotaryPlan& plan,
                            const StoredDials& dials) {
   const RotaryTables& tables = dials.tables;
-  const auto scaling = add_scaling(builder, plan);
+  const auto scaling = add_scaling(builder, plan.scaling);
   const auto original = builder.CreateVector(tables.original_frequencies);
   const auto frequencies = builder.CreateVector(tables.frequencies);
+  const bool switches = tables.switch_length != 0;
+  const auto long_frequencies = switches ? builder.CreateVector(tables.long_frequencies)
+                                         : Offset<flatbuffers::Vector<float>>();
   file::RotaryBuilder rotary(builder);
   rotary.add_pairing(plan.pairing == Pairing::kHalf ? file::Pairing::half
                                                     : file::Pairing::interleaved);
@@ -41,10 +85,17 @@ Offset<file::Position> add(FlatBufferBuilder& builder, const RotaryPlan& plan,
   rotary.add_original_frequencies(original);
   rotary.add_frequencies(frequencies);
   rotary.add_scaling(scaling);
+  rotary.add_amplitude(tables.amplitude);
   rotary.add_coarse(&dials.coarse);
   rotary.add_coarse_rows(tables.coarse_rows);
   rotary.add_fine(&dials.fine);
   rotary.add_fine_rows(tables.fine_rows);
+  if (switches) {
+    rotary.add_switch_length(tables.switch_length);
+    rotary.add_long_frequencies(long_frequencies);
+    rotary.add_long_coarse(&dials.long_coarse);
+    rotary.add_long_fine(&dials.long_fine);
+  }
   return file::CreatePosition(builder, file::Scheme::Rotary, rotary.Finish().Union());
 }
 

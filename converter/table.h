@@ -19,6 +19,8 @@ struct StoredDials {
   RotaryTables tables;
   file::Segment coarse;
   file::Segment fine;
+  file::Segment long_coarse;  // of no bytes where there is no long dial
+  file::Segment long_fine;
 };
 
 struct About {

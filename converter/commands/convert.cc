@@ -71,10 +71,8 @@ void print_json(const ConvertReport& report, const std::string& output) {
 }
 
 Result<> run(Options& options) {
-  if (options.scaling == "none") {
-    options.convert.drop_scaling = true;
-  } else if (!options.scaling.empty()) {
-    return fail("--rope-scaling {}: only \"none\" is implemented", options.scaling);
+  if (!options.scaling.empty()) {
+    VOLVELLE_ASSIGN_OR_RETURN(options.convert.scaling, parse_scaling_spec(options.scaling));
   }
   const std::map<std::string, WeightType> types = {
       {"f32", WeightType::kF32}, {"q8", WeightType::kQ8}, {"q4", WeightType::kQ4}};
@@ -127,7 +125,10 @@ void add_convert_command(Program& program) {
                   "Positions that the tables must reach (default: the model's own)")
       ->check(CLI::PositiveNumber);
   command.add_option("--rope-scaling", options->scaling,
-                     "none: leave out the checkpoint's own scaling of positions");
+                     "Scale rotary positions otherwise than the checkpoint does: none, linear:F, "
+                     "ntk:F, dynamic:F, yarn:F[,original=N,beta_fast=R,beta_slow=R,"
+                     "attention_factor=A,mscale=M,mscale_all_dim=M,truncate=false], "
+                     "llama3:F[,low=R,high=R,original=N] or theta:BASE");
   command
       .add_option("--ignore-key", options->convert.ignored_keys,
                   "Convert as if the checkpoint's settings had no such key (may be repeated)")
