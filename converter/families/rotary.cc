@@ -56,7 +56,7 @@ class HuggingFaceRotary {
           static_cast<uint32_t>(share * static_cast<double>(head_dim) / 2);
     } else {
       plan.width = static_cast<uint32_t>(static_cast<double>(head_dim) * share);
-      if (plan.width == 0 || plan.width % 2 != 0) {
+      if (share < 1 && (plan.width == 0 || plan.width % 2 != 0)) {
         config_.refuse(share_key_,
                        "asks for {} rotated elements of a head's {}, not an even number",
                        plan.width, head_dim);
