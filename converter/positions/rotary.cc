@@ -114,8 +114,7 @@ float dynamic_ntk_base(double base, double factor, uint32_t width, uint64_t trai
       static_cast<float>(factor) * static_cast<float>(length) / static_cast<float>(trained_context);
   const double growth = stretched - static_cast<float>(factor - 1);
   // The reference's exponent is no float.
-  return unscaled *
-         static_cast<float>(std::pow(growth, static_cast<double>(width) / (width - 2)));
+  return unscaled * static_cast<float>(std::pow(growth, static_cast<double>(width) / (width - 2)));
 }
 
 std::vector<float> scale_llama3(std::span<const float> frequencies, const RotaryScaling& scaling) {
