@@ -23,7 +23,8 @@ namespace {
 // Rows that are looked up need more than four bits, and so does a head of its own, whose errors go
 // straight into the logits.
 file::TensorType stored_type(recipe::Use use, WeightType weights) {
-  if (use == recipe::Use::kVector || weights == WeightType::kF32) return file::TensorType::f32;
+  const bool exact = use == recipe::Use::kVector || use == recipe::Use::kTable;
+  if (exact || weights == WeightType::kF32) return file::TensorType::f32;
   return use == recipe::Use::kLinear && weights == WeightType::kQ4 ? file::TensorType::q4
                                                                    : file::TensorType::q8;
 }
@@ -32,6 +33,8 @@ const char* part_of(const recipe::Tensor& tensor) {
   switch (tensor.use) {
     case recipe::Use::kVector:
       return "norms and biases";
+    case recipe::Use::kTable:
+      return "positions";
     case recipe::Use::kLinear:
       return "linears";
     case recipe::Use::kEmbedding:
@@ -51,12 +54,28 @@ std::string position_text(const RotaryPlan& plan) {
   return text;
 }
 
+std::string position_text(const recipe::SlopesPlan& plan) {
+  return std::format("linear bias (ALiBi) of {} heads", plan.slopes.size());
+}
+
+std::string position_text(const recipe::LearnedTable&) {
+  return "learned table at the embedding";
+}
+
+std::string position_text(const recipe::PositionPlan& plan) {
+  return std::visit([](const auto& scheme) { return position_text(scheme); }, plan);
+}
+
 std::vector<ConvertReport::Layers> describe_layers(const recipe::Model& model) {
   std::vector<ConvertReport::Layers> groups;
   for (uint64_t layer = 0; layer < model.blocks.size(); ++layer) {
     const recipe::Attention& attention = model.blocks[layer].attention;
     ConvertReport::Layers one{layer, layer, "none", "causal"};
-    if (attention.position >= 0) one.position = position_text(model.positions[attention.position]);
+    if (attention.position >= 0) {
+      one.position = position_text(model.positions[attention.position]);
+    } else if (model.position >= 0) {
+      one.position = position_text(model.positions[model.position]);
+    }
     if (attention.window != 0) one.mask += std::format(", window {}", attention.window);
     if (!groups.empty() && groups.back().position == one.position &&
         groups.back().mask == one.mask) {
@@ -82,8 +101,10 @@ void add_part(ConvertReport& report, const std::string& name, const std::string&
 Result<std::vector<StoredDials>> write_dials(const recipe::Model& model, uint64_t context,
                                              ModelWriter& writer, ConvertReport& report) {
   std::vector<StoredDials> dials;
-  for (const RotaryPlan& plan : model.positions) {
-    StoredDials stored{.tables = bake(plan, context)};
+  for (const recipe::PositionPlan& position : model.positions) {
+    const auto* plan = std::get_if<RotaryPlan>(&position);
+    if (plan == nullptr) continue;
+    StoredDials stored{.tables = bake(*plan, context)};
     VOLVELLE_ASSIGN_OR_RETURN(stored.coarse,
                               writer.write_segment(std::as_bytes(std::span(stored.tables.coarse))));
     VOLVELLE_ASSIGN_OR_RETURN(stored.fine,
@@ -146,7 +167,10 @@ Result<flatbuffers::Offset<file::Tokenizer>> write_tokenizer(
 }
 
 void apply_scaling(const ScalingSpec& spec, recipe::Model& model, ConvertReport& report) {
-  for (RotaryPlan& plan : model.positions) {
+  for (recipe::PositionPlan& position : model.positions) {
+    auto* const rotary = std::get_if<RotaryPlan>(&position);
+    if (rotary == nullptr) continue;
+    RotaryPlan& plan = *rotary;
     if (plan.scaling.kind != RotaryScalingKind::kNone) {
       report.notices.push_back(std::format(
           "the checkpoint's own {} of positions is left out", scaling_text(plan.scaling)));
@@ -162,10 +186,17 @@ Result<uint64_t> choose_context(const ConvertOptions& options, const recipe::Mod
   if (context == 0 || context > kMaxContext) {
     return fail("--context {}: must be from 1 to {}", context, kMaxContext);
   }
-  const auto scaled = [](const RotaryPlan& plan) {
-    return plan.scaling.kind != RotaryScalingKind::kNone;
+  const auto reaches_on = [](const recipe::PositionPlan& position) {
+    const auto* rotary = std::get_if<RotaryPlan>(&position);
+    return rotary == nullptr || rotary->scaling.kind != RotaryScalingKind::kNone;
   };
-  if (context > trained && std::ranges::none_of(model.positions, scaled)) {
+  if (context > trained && model.position >= 0) {
+    return fail(
+        "--context {}: the model's {} positions are rows of a table that was learned, which cannot "
+        "be extended",
+        context, trained);
+  }
+  if (context > trained && !std::ranges::all_of(model.positions, reaches_on)) {
     report.notices.push_back(
         std::format("the model was trained for {} positions; the tables reach {}, beyond which "
                     "nothing scales them",

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "converter/positions/rotary.h"
@@ -16,7 +17,7 @@
 
 namespace volvelle::recipe {
 
-// All rows of one source tensor; a vector counts as rows of one element.
+// Rows of one source tensor; a vector counts as rows of one element.
 struct Part {
   const SourceTensor* source = nullptr;  // null: zeros
   uint64_t rows = 0;
@@ -24,10 +25,14 @@ struct Part {
   // 2i + b of a head becomes its row b * head_rows / 2 + i. The rows of q and k in GGUF files of
   // architecture llama need it.
   uint64_t head_rows = 0;
+  uint64_t first_row = 0;   // of the source, or of its transpose
+  bool transposed = false;  // the source is stored [inputs, outputs]
+  float plus = 0;           // added to every value: norms that are stored less one
 };
 
 enum class Use {
   kVector,     // a norm's weight or a bias: always f32
+  kTable,      // rows of positions: always f32
   kLinear,     // multiplied by activations
   kEmbedding,  // rows are looked up; perhaps the head as well
   kHead,       // a head of its own
@@ -45,8 +50,10 @@ struct Tensor {
 // Integers below are indices into Model::tensors or Model::positions; -1 is none.
 
 struct Norm {
+  file::NormKind kind = file::NormKind::rms;
   float epsilon = 0;
   int weight = -1;
+  int bias = -1;
 };
 
 struct Linear {
@@ -60,25 +67,50 @@ struct Attention {
   uint32_t head_dim = 0;
   float scale = 0;
   uint32_t window = 0;  // 0: all keys are seen
+  float soft_cap = 0;
+  float qkv_limit = 0;
   Linear qkv;
   Linear output;
   std::optional<Norm> query_norm;
   std::optional<Norm> key_norm;
+  file::HeadNormScope norm_scope = file::HeadNormScope::head;
   int position = -1;
 };
 
 struct FeedForward {
   file::Activation activation = file::Activation::silu;
+  bool plain = false;
   Linear gate_up;
   Linear down;
 };
 
 struct Block {
-  Norm attention_norm;
+  file::Residual residual = file::Residual::sequential;
+  std::optional<Norm> attention_norm;
   Attention attention;
-  Norm feed_forward_norm;
+  std::optional<Norm> attention_output_norm;
+  std::optional<Norm> feed_forward_norm;
   FeedForward feed_forward;
+  std::optional<Norm> feed_forward_output_norm;
+  float branch_scale = 1;
 };
+
+// A slope for each query head.
+struct SlopesPlan {
+  std::vector<float> slopes;
+
+  bool operator==(const SlopesPlan&) const = default;
+};
+
+// A learned table that is added to embeddings.
+struct LearnedTable {
+  int table = -1;
+  uint32_t row_offset = 0;
+
+  bool operator==(const LearnedTable&) const = default;
+};
+
+using PositionPlan = std::variant<RotaryPlan, LearnedTable, SlopesPlan>;
 
 struct Generation {
   std::vector<uint32_t> eos;
@@ -95,11 +127,16 @@ struct Model {
   uint32_t width = 0;
   uint32_t trained_context = 0;
   std::vector<Tensor> tensors;
-  std::vector<RotaryPlan> positions;  // no two alike
+  std::vector<PositionPlan> positions;  // no two alike
   int embedding = -1;
+  float embedding_scale = 1;
+  int position = -1;  // a table that is added to embeddings
+  std::optional<Norm> embedding_norm;
   std::vector<Block> blocks;
-  Norm final_norm;
+  std::optional<Norm> final_norm;
   Linear head;  // shares the embedding's tensor when tied
+  float logit_scale = 1;
+  float logit_soft_cap = 0;
 };
 
 }  // namespace volvelle::recipe

@@ -99,12 +99,20 @@ Offset<file::Position> add(FlatBufferBuilder& builder, const RotaryPlan& plan,
   return file::CreatePosition(builder, file::Scheme::Rotary, rotary.Finish().Union());
 }
 
-Offset<file::Norm> add(FlatBufferBuilder& builder, const recipe::Norm& norm) {
-  return file::CreateNorm(builder, file::NormKind::rms, norm.epsilon, norm.weight);
+Offset<file::Position> add(FlatBufferBuilder& builder, const recipe::SlopesPlan& plan) {
+  const auto bias = file::CreateLinearBiasDirect(builder, &plan.slopes);
+  return file::CreatePosition(builder, file::Scheme::LinearBias, bias.Union());
+}
+
+Offset<file::Position> add(FlatBufferBuilder& builder, const recipe::LearnedTable& plan) {
+  const auto table =
+      file::CreateAdditiveTable(builder, plan.table, plan.row_offset, /*learned=*/true);
+  return file::CreatePosition(builder, file::Scheme::AdditiveTable, table.Union());
 }
 
 Offset<file::Norm> add(FlatBufferBuilder& builder, const std::optional<recipe::Norm>& norm) {
-  return norm ? add(builder, *norm) : Offset<file::Norm>();
+  if (!norm) return Offset<file::Norm>();
+  return file::CreateNorm(builder, norm->kind, norm->epsilon, norm->weight, norm->bias);
 }
 
 Offset<file::Linear> add(FlatBufferBuilder& builder, const recipe::Linear& linear) {
@@ -128,19 +136,25 @@ Offset<file::Attention> add(FlatBufferBuilder& builder, const recipe::Attention&
   table.add_query_norm(query_norm);
   table.add_key_norm(key_norm);
   table.add_position(attention.position);
+  table.add_norm_scope(attention.norm_scope);
+  table.add_soft_cap(attention.soft_cap);
+  table.add_qkv_limit(attention.qkv_limit);
   return table.Finish();
 }
 
 Offset<file::Block> add(FlatBufferBuilder& builder, const recipe::Block& block) {
   const auto attention_norm = add(builder, block.attention_norm);
   const auto attention = add(builder, block.attention);
+  const auto attention_output_norm = add(builder, block.attention_output_norm);
   const auto feed_forward_norm = add(builder, block.feed_forward_norm);
   const auto gate_up = add(builder, block.feed_forward.gate_up);
   const auto down = add(builder, block.feed_forward.down);
-  const auto feed_forward =
-      file::CreateFeedForward(builder, block.feed_forward.activation, gate_up, down);
-  return file::CreateBlock(builder, file::Residual::pre_norm, attention_norm, attention,
-                           feed_forward_norm, feed_forward);
+  const auto feed_forward = file::CreateFeedForward(builder, block.feed_forward.activation,
+                                                    gate_up, down, block.feed_forward.plain);
+  const auto feed_forward_output_norm = add(builder, block.feed_forward_output_norm);
+  return file::CreateBlock(builder, block.residual, attention_norm, attention, feed_forward_norm,
+                           feed_forward, attention_output_norm, feed_forward_output_norm,
+                           block.branch_scale);
 }
 
 Offset<file::Stack> add_stack(FlatBufferBuilder& builder, const recipe::Model& model,
@@ -148,6 +162,7 @@ Offset<file::Stack> add_stack(FlatBufferBuilder& builder, const recipe::Model& m
   std::vector<Offset<file::Block>> blocks;
   for (const recipe::Block& block : model.blocks) blocks.push_back(add(builder, block));
   const auto block_list = builder.CreateVector(blocks);
+  const auto embedding_norm = add(builder, model.embedding_norm);
   const auto final_norm = add(builder, model.final_norm);
   const auto head = add(builder, model.head);
   file::StackBuilder stack(builder);
@@ -159,6 +174,11 @@ Offset<file::Stack> add_stack(FlatBufferBuilder& builder, const recipe::Model& m
   stack.add_blocks(block_list);
   stack.add_final_norm(final_norm);
   stack.add_head(head);
+  stack.add_embedding_scale(model.embedding_scale);
+  stack.add_position(model.position);
+  stack.add_embedding_norm(embedding_norm);
+  stack.add_logit_scale(model.logit_scale);
+  stack.add_logit_soft_cap(model.logit_soft_cap);
   return stack.Finish();
 }
 
@@ -173,8 +193,15 @@ void build_table(const About& about, const recipe::Model& model,
     tensor_list.push_back(add(builder, model.tensors[i], tensors[i]));
   }
   std::vector<Offset<file::Position>> positions;
-  for (size_t i = 0; i < dials.size(); ++i) {
-    positions.push_back(add(builder, model.positions[i], dials[i]));
+  size_t next_dials = 0;
+  for (const recipe::PositionPlan& plan : model.positions) {
+    if (const auto* rotary = std::get_if<RotaryPlan>(&plan)) {
+      positions.push_back(add(builder, *rotary, dials[next_dials++]));
+    } else if (const auto* slopes = std::get_if<recipe::SlopesPlan>(&plan)) {
+      positions.push_back(add(builder, *slopes));
+    } else {
+      positions.push_back(add(builder, std::get<recipe::LearnedTable>(plan)));
+    }
   }
   const std::vector<Offset<file::Stack>> stacks = {add_stack(builder, model, context)};
   const auto generation_table = file::CreateGenerationDirect(

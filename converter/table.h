@@ -33,7 +33,7 @@ struct About {
 // Finishes `builder` with the model's table.
 //
 //   tensors  of the recipe's, in its order
-//   dials    of its positions, likewise
+//   dials    of its rotary positions, likewise
 void build_table(const About& about, const recipe::Model& model,
                  std::span<const StoredTensor> tensors, std::span<const StoredDials> dials,
                  uint64_t context, const recipe::Generation& generation,

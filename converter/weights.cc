@@ -47,17 +47,54 @@ void to_half_order(std::span<const float> values, uint64_t head_rows, uint64_t c
   }
 }
 
-// `rows` rows of `columns` elements; of a vector, rows have one element and the source says [1, n].
+// All of a vector, whatever its shape in the source, and of it those elements that `slice` wants.
+Result<void> read_vector(const TensorSource& source, const Slice& slice, Scratch& scratch) {
+  const SourceTensor& tensor = *slice.part->source;
+  std::vector<float>& all = scratch.reordered;
+  all.resize(tensor.rows() * tensor.columns());
+  VOLVELLE_RETURN_IF_ERROR(source.read(tensor, 0, tensor.rows(), all));
+  std::copy_n(all.begin() + slice.part->first_row + slice.first, slice.rows,
+              scratch.values.begin());
+  return {};
+}
+
+// Columns of a source that is stored [columns, rows]: a band of its rows at a time.
+Result<void> read_transposed(const TensorSource& source, const Slice& slice, uint64_t columns,
+                             Scratch& scratch) {
+  const SourceTensor& tensor = *slice.part->source;
+  const uint64_t width = tensor.columns(), first = slice.part->first_row + slice.first;
+  const uint64_t band = std::max<uint64_t>(1, kSliceElements / width);
+  for (uint64_t column = 0; column < columns; column += band) {
+    const uint64_t count = std::min(band, columns - column);
+    scratch.reordered.resize(count * width);
+    VOLVELLE_RETURN_IF_ERROR(source.read(tensor, column, count, scratch.reordered));
+    for (uint64_t i = 0; i < count; ++i) {
+      for (uint64_t row = 0; row < slice.rows; ++row) {
+        scratch.values[row * columns + column + i] = scratch.reordered[i * width + first + row];
+      }
+    }
+  }
+  return {};
+}
+
+// `rows` rows of `columns` elements; of a vector, rows have one element.
 Result<std::span<const float>> read_slice(const TensorSource& source, const Slice& slice,
                                           uint64_t columns, bool vector, Scratch& scratch) {
+  const recipe::Part& part = *slice.part;
   scratch.values.resize(slice.rows * columns);
-  if (slice.part->source == nullptr) {
+  if (part.source == nullptr) {
     std::ranges::fill(scratch.values, 0.0f);
     return scratch.values;
   }
-  VOLVELLE_RETURN_IF_ERROR(source.read(*slice.part->source, vector ? 0 : slice.first,
-                                       vector ? 1 : slice.rows, scratch.values));
-  if (slice.part->head_rows == 0) return scratch.values;
+  VOLVELLE_RETURN_IF_ERROR(
+      vector            ? read_vector(source, slice, scratch)
+      : part.transposed ? read_transposed(source, slice, columns, scratch)
+                        : source.read(*part.source, part.first_row + slice.first, slice.rows,
+                                      scratch.values));
+  if (part.plus != 0) {
+    for (float& value : scratch.values) value += part.plus;
+  }
+  if (part.head_rows == 0) return scratch.values;
   scratch.reordered.resize(scratch.values.size());
   to_half_order(scratch.values, slice.part->head_rows, columns, scratch.reordered.data());
   return scratch.reordered;
@@ -90,7 +127,8 @@ std::vector<Slice> cut(const recipe::Tensor& tensor, uint64_t columns) {
     uint64_t step = std::max<uint64_t>(1, kSliceElements / columns);
     if (part.head_rows != 0)
       step = std::max(part.head_rows, step / part.head_rows * part.head_rows);
-    if (tensor.use == recipe::Use::kVector) step = part.rows;
+    // A transposed source is read whole for each slice.
+    if (tensor.use == recipe::Use::kVector || part.transposed) step = part.rows;
     for (uint64_t first = 0; first < part.rows; first += step) {
       slices.push_back({&part, first, std::min(step, part.rows - first)});
     }

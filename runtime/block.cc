@@ -1,6 +1,7 @@
 #include "runtime/block.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "kernels/activation.h"
 #include "kernels/norm.h"
@@ -14,19 +15,39 @@ AttentionShape attention_shape(const Attention& attention) {
           .head_dim = attention.head_dim,
           .scale = attention.scale,
           .soft_cap = attention.soft_cap,
-          .window = attention.window};
+          .window = attention.window,
+          .stretch = attention.stretch,
+          .linear_bias = {attention.slopes ? attention.slopes->values.data() : nullptr}};
+}
+
+void run_norm(const Norm& norm, const float* x, size_t x_stride, size_t rows, size_t width,
+              float* y, size_t y_stride) {
+  switch (norm.kind) {
+    case NormKind::kRms:
+      return rms_norm(x, x_stride, norm.weight, norm.epsilon, rows, width, y, y_stride);
+    case NormKind::kLayer:
+      return layer_norm(x, x_stride, norm.weight, norm.bias, norm.epsilon, rows, width, y,
+                        y_stride);
+  }
 }
 
 Result<BlockOperator> BlockOperator::make(const Model& model, const Block& block, size_t width,
                                           PackedWeights& packed) {
+  const auto pack = [&](const Linear& linear) {
+    return LinearOperator::make(model, linear, packed);
+  };
   BlockOperator result(block, width);
-  VOLVELLE_ASSIGN_OR_RETURN(result.qkv_, LinearOperator::make(model, block.attention.qkv, packed));
-  VOLVELLE_ASSIGN_OR_RETURN(result.output_,
-                            LinearOperator::make(model, block.attention.output, packed));
-  VOLVELLE_ASSIGN_OR_RETURN(result.gate_up_,
-                            LinearOperator::make(model, block.feed_forward.gate_up, packed));
-  VOLVELLE_ASSIGN_OR_RETURN(result.down_,
-                            LinearOperator::make(model, block.feed_forward.down, packed));
+  VOLVELLE_ASSIGN_OR_RETURN(result.qkv_, pack(block.attention.qkv));
+  VOLVELLE_ASSIGN_OR_RETURN(result.output_, pack(block.attention.output));
+  if (block.feed_forward.router.weight != nullptr) {
+    VOLVELLE_ASSIGN_OR_RETURN(result.router_, pack(block.feed_forward.router));
+  }
+  for (const Expert& expert : block.feed_forward.experts) {
+    ExpertOperator operators;
+    VOLVELLE_ASSIGN_OR_RETURN(operators.gate_up, pack(expert.gate_up));
+    VOLVELLE_ASSIGN_OR_RETURN(operators.down, pack(expert.down));
+    result.experts_.push_back(std::move(operators));
+  }
   return result;
 }
 
@@ -35,39 +56,150 @@ Result<void> BlockOperator::run(const Chunk& chunk, const CacheView& cache,
                                 const ThreadPool& pool) {
   const Block& block = *block_;
   const Workspace& w = workspace;
-  const size_t tokens = chunk.tokens, inner = block.feed_forward.down.weight->columns;
-  const auto norm = [&](const Norm& norm, size_t first, size_t count) {
-    rms_norm(chunk.x + first * width_, width_, norm.weight, norm.epsilon, count, width_,
-             w.normed + first * width_, width_);
+  const auto norm_rows = [&](const std::optional<Norm>& norm, float* from, float* to) {
+    if (!norm) return;
+    for_rows(pool, chunk.tokens, [&](size_t first, size_t count) {
+      run_norm(*norm, from + first * width_, width_, count, width_, to + first * width_, width_);
+    });
   };
-  const auto add_branch = [&](size_t first, size_t count) {
-    add(w.branch + first * width_, count * width_, chunk.x + first * width_);
+  // What a branch reads: norm(x), or x itself where there is no norm.
+  const auto normed = [&](const std::optional<Norm>& norm) -> const float* {
+    norm_rows(norm, chunk.x, w.normed);
+    return norm ? w.normed : chunk.x;
+  };
+  const auto add_branch = [&] {
+    for_rows(pool, chunk.tokens, [&](size_t first, size_t count) {
+      float* branch = w.branch + first * width_;
+      if (block.branch_scale != 1) multiply(block.branch_scale, count * width_, branch);
+      add(branch, count * width_, chunk.x + first * width_);
+    });
   };
 
-  // x += output(attention(qkv(norm(x))))
-  for_rows(pool, tokens,
-           [&](size_t first, size_t count) { norm(block.attention_norm, first, count); });
-  VOLVELLE_RETURN_IF_ERROR(qkv_.run(w.normed, tokens, w.qkv, w.quantized, pool));
-  prepare_heads(chunk, cache, rotary_rows, w, pool);
-  attend_all(chunk, cache, w, pool);
-  VOLVELLE_RETURN_IF_ERROR(output_.run(w.attended, tokens, w.branch, w.quantized, pool));
+  const float* input = chunk.x;
+  if (block.residual == Residual::kNormed) norm_rows(block.attention_norm, chunk.x, chunk.x);
+  if (block.residual == Residual::kSequential || block.residual == Residual::kParallel) {
+    input = normed(block.attention_norm);
+  }
+  VOLVELLE_RETURN_IF_ERROR(attention_branch(input, chunk, cache, rotary_rows, w, pool));
+  norm_rows(block.attention_output_norm, w.branch, w.branch);
 
-  // x += down(activation(gate(norm(x))) * up(norm(x)))
-  for_rows(pool, tokens, [&](size_t first, size_t count) {
-    add_branch(first, count);
-    norm(block.feed_forward_norm, first, count);
-  });
-  VOLVELLE_RETURN_IF_ERROR(gate_up_.run(w.normed, tokens, w.gate_up, w.quantized, pool));
-  for_rows(pool, tokens, [&](size_t first, size_t count) {
-    gate(block.feed_forward.activation, w.gate_up + first * 2 * inner, 2 * inner, count, inner,
-         w.gated + first * inner, inner);
-  });
-  VOLVELLE_RETURN_IF_ERROR(down_.run(w.gated, tokens, w.branch, w.quantized, pool));
-  for_rows(pool, tokens, add_branch);
+  switch (block.residual) {
+    case Residual::kSequential:
+      add_branch();
+      input = normed(block.feed_forward_norm);
+      break;
+    case Residual::kParallel:
+      if (block.feed_forward_norm) input = normed(block.feed_forward_norm);
+      add_branch();
+      break;
+    case Residual::kPostNorm:
+      add_branch();
+      norm_rows(block.attention_norm, chunk.x, chunk.x);
+      break;
+    case Residual::kNormed:
+      add_branch();
+      norm_rows(block.feed_forward_norm, chunk.x, chunk.x);
+      break;
+  }
+  VOLVELLE_RETURN_IF_ERROR(feed_forward_branch(input, chunk.tokens, w, pool));
+  norm_rows(block.feed_forward_output_norm, w.branch, w.branch);
+  add_branch();
+  if (block.residual == Residual::kPostNorm) norm_rows(block.feed_forward_norm, chunk.x, chunk.x);
   return {};
 }
 
-// Normalises and rotates q and k in place and moves k and v into the cache.
+// branch = output(attention(qkv(input)))
+Result<void> BlockOperator::attention_branch(const float* input, const Chunk& chunk,
+                                             const CacheView& cache, const float* rotary_rows,
+                                             const Workspace& workspace, const ThreadPool& pool) {
+  const Workspace& w = workspace;
+  VOLVELLE_RETURN_IF_ERROR(qkv_.run(input, chunk.tokens, w.qkv, w.quantized, pool));
+  prepare_heads(chunk, cache, rotary_rows, w, pool);
+  attend_all(chunk, cache, w, pool);
+  return output_.run(w.attended, chunk.tokens, w.branch, w.quantized, pool);
+}
+
+// branch = down(activation(gate(input)) * up(input)), of one expert or of several
+Result<void> BlockOperator::feed_forward_branch(const float* input, size_t tokens,
+                                                const Workspace& workspace,
+                                                const ThreadPool& pool) {
+  if (block_->feed_forward.router.weight != nullptr) {
+    return run_experts(input, tokens, workspace, pool);
+  }
+  return run_expert(experts_.front(), input, tokens, workspace.branch, workspace, pool);
+}
+
+Result<void> BlockOperator::run_expert(ExpertOperator& expert, const float* input, size_t tokens,
+                                       float* output, const Workspace& workspace,
+                                       const ThreadPool& pool) {
+  const FeedForward& feed_forward = block_->feed_forward;
+  const Workspace& w = workspace;
+  const size_t inner = feed_forward.inner();
+  VOLVELLE_RETURN_IF_ERROR(expert.gate_up.run(input, tokens, w.gate_up, w.quantized, pool));
+  for_rows(pool, tokens, [&](size_t first, size_t count) {
+    float* const to = w.gated + first * inner;
+    if (feed_forward.gated) {
+      gate(feed_forward.activation, w.gate_up + first * 2 * inner, 2 * inner, count, inner, to,
+           inner);
+    } else {
+      activate(feed_forward.activation, w.gate_up + first * inner, inner, count, inner, to, inner);
+    }
+  });
+  return expert.down.run(w.gated, tokens, output, w.quantized, pool);
+}
+
+// Each expert takes the rows of those tokens that chose it, and its outputs go back weighted by the router's softmax.
+// Shazeer et al. 2017, arXiv:1701.06538; Jiang et al. 2024, arXiv:2401.04088, section 2.1.
+Result<void> BlockOperator::run_experts(const float* input, size_t tokens,
+                                        const Workspace& workspace, const ThreadPool& pool) {
+  const FeedForward& feed_forward = block_->feed_forward;
+  const Workspace& w = workspace;
+  const size_t experts = experts_.size();
+  VOLVELLE_RETURN_IF_ERROR(router_.run(input, tokens, w.routes, w.quantized, pool));
+  for (size_t t = 0; t < tokens; ++t) {
+    choose_experts({w.routes + t * experts, experts}, feed_forward.used, feed_forward.normalize);
+  }
+  std::fill_n(w.branch, tokens * width_, 0.0f);
+  for (size_t e = 0; e < experts; ++e) {
+    size_t rows = 0;
+    for (size_t t = 0; t < tokens; ++t) {
+      if (w.routes[t * experts + e] == 0) continue;
+      std::copy_n(input + t * width_, width_, w.routed + rows++ * width_);
+    }
+    if (rows == 0) continue;
+    VOLVELLE_RETURN_IF_ERROR(run_expert(experts_[e], w.routed, rows, w.routed, w, pool));
+    rows = 0;
+    for (size_t t = 0; t < tokens; ++t) {
+      const float worth = w.routes[t * experts + e];
+      if (worth == 0) continue;
+      float* const row = w.routed + rows++ * width_;
+      multiply(worth, width_, row);
+      add(row, width_, w.branch + t * width_);
+    }
+  }
+  return {};
+}
+
+void choose_experts(std::span<float> scores, size_t used, bool normalize) {
+  // NaN would break the order below; such a token's outputs are NaN whatever is chosen.
+  for (float& score : scores) score = std::isnan(score) ? -INFINITY : score;
+  const float largest = std::ranges::max(scores);
+  double sum = 0;
+  for (float& score : scores) sum += score = std::isinf(largest) ? 1 : std::exp(score - largest);
+  double kept = 0;
+  size_t left = used;
+  // `used` times the largest that is left, marked by its sign; a tie takes the first.
+  for (; left > 0; --left) {
+    float& best = *std::ranges::max_element(scores);
+    kept += best;
+    best = -best;
+    if (best == 0) break;  // nothing is left that counts
+  }
+  const double total = normalize ? kept : sum;
+  for (float& score : scores) score = score < 0 ? static_cast<float>(-score / total) : 0;
+}
+
+// Clamps q, k and v, normalises and rotates q and k in place, and moves k and v into the cache.
 void BlockOperator::prepare_heads(const Chunk& chunk, const CacheView& cache,
                                   const float* rotary_rows, const Workspace& workspace,
                                   const ThreadPool& pool) const {
@@ -79,22 +211,53 @@ void BlockOperator::prepare_heads(const Chunk& chunk, const CacheView& cache,
     float* const queries = workspace.qkv + first * stride;  // [count, query_heads, head_dim]
     float* const keys = queries + attention.query_width();  // [count, kv_heads, head_dim]
     float* const values = keys + attention.kv_width();      // [count, kv_heads, head_dim]
-    const auto norm_and_rotate = [&](float* heads, size_t head_count,
-                                     const std::optional<Norm>& norm) {
-      if (norm) {
-        for (size_t t = 0; t < count; ++t) {
-          float* row = heads + t * stride;
-          rms_norm(row, head_dim, norm->weight, norm->epsilon, head_count, head_dim, row, head_dim);
+    if (attention.qkv_limit != 0) clamp(attention.qkv_limit, count * stride, queries);
+
+    const auto norm_heads = [&](float* heads, size_t head_count, const std::optional<Norm>& norm) {
+      if (!norm) return;
+      for (size_t t = 0; t < count; ++t) {
+        float* const row = heads + t * stride;
+        switch (attention.norm_scope) {
+          case HeadNormScope::kHead:
+            run_norm(*norm, row, head_dim, head_count, head_dim, row, head_dim);
+            break;
+          case HeadNormScope::kEachHead:
+            for (size_t head = 0; head < head_count; ++head) {
+              Norm own = *norm;
+              if (own.weight != nullptr) own.weight += head * head_dim;
+              if (own.bias != nullptr) own.bias += head * head_dim;
+              float* const x = row + head * head_dim;
+              run_norm(own, x, head_dim, 1, head_dim, x, head_dim);
+            }
+            break;
+          case HeadNormScope::kAllHeads:
+            run_norm(*norm, row, stride, 1, head_count * head_dim, row, stride);
+            break;
         }
       }
-      if (attention.rotary != nullptr) {
-        const size_t planes = attention.rotary->dial.planes;
-        rotate(heads, {count, head_count, head_dim, stride}, attention.rotary->pairing, planes,
-               rotary_rows + first * 2 * planes);
-      }
     };
-    norm_and_rotate(queries, attention.query_heads, attention.query_norm);
-    norm_and_rotate(keys, attention.kv_heads, attention.key_norm);
+    const auto rotate_heads = [&](float* heads, size_t head_count) {
+      if (attention.rotary == nullptr) return;
+      const size_t planes = attention.rotary->dial.planes;
+      rotate(heads, {count, head_count, head_dim, stride}, attention.rotary->pairing, planes,
+             rotary_rows + first * 2 * planes);
+    };
+    const auto prepare = [&](float* heads, size_t head_count, const std::optional<Norm>& norm) {
+      if (!attention.norm_after_rotation) norm_heads(heads, head_count, norm);
+      rotate_heads(heads, head_count);
+      if (attention.norm_after_rotation) norm_heads(heads, head_count, norm);
+    };
+    prepare(queries, attention.query_heads, attention.query_norm);
+    prepare(keys, attention.kv_heads, attention.key_norm);
+    if (const auto& temperature = attention.temperature) {
+      for (size_t t = 0; t < count; ++t) {
+        const size_t position = chunk.position + first + t;
+        const double periods = static_cast<double>((position + temperature->offset) /
+                                                   temperature->period);
+        multiply(static_cast<float>(1 + temperature->strength * std::log1p(periods)),
+                 attention.query_width(), queries + t * stride);
+      }
+    }
     for (size_t t = 0; t < count; ++t) {
       const size_t slot = (chunk.position + first + t - cache.first_position) % cache.slots;
       for (size_t head = 0; head < attention.kv_heads; ++head) {

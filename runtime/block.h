@@ -4,6 +4,8 @@
 #define VOLVELLE_RUNTIME_BLOCK_H_
 
 #include <cstddef>
+#include <span>
+#include <vector>
 
 #include "kernels/attention.h"
 #include "platforms/error.h"
@@ -19,9 +21,11 @@ struct Workspace {
   float* qkv = nullptr;        // [tokens, (query_heads + 2 * kv_heads) * head_dim]
   float* attended = nullptr;   // [tokens, query_heads * head_dim]
   float* branch = nullptr;     // [tokens, width]
-  float* gate_up = nullptr;    // [tokens, 2 * feed-forward width]
+  float* gate_up = nullptr;    // [tokens, 2 * feed-forward width], or once where it is plain
   float* gated = nullptr;      // [tokens, feed-forward width]
   float* attention = nullptr;  // [threads, attention_floats]
+  float* routes = nullptr;     // [tokens, experts]: what each is worth to each token; null: no experts
+  float* routed = nullptr;     // [tokens, width]: the rows of those tokens that one expert gets
   size_t attention_floats = 0;
   QuantizedInput quantized;
 };
@@ -45,8 +49,23 @@ class BlockOperator {
                    const Workspace& workspace, const ThreadPool& pool);
 
  private:
+  struct ExpertOperator {
+    LinearOperator gate_up, down;
+  };
+
   BlockOperator(const Block& block, size_t width) : block_(&block), width_(width) {}
 
+  // Each writes its branch [tokens, width] to the workspace's `branch`.
+  Result<void> attention_branch(const float* input, const Chunk& chunk, const CacheView& cache,
+                                const float* rotary_rows, const Workspace& workspace,
+                                const ThreadPool& pool);
+  Result<void> feed_forward_branch(const float* input, size_t tokens, const Workspace& workspace,
+                                   const ThreadPool& pool);
+
+  Result<void> run_expert(ExpertOperator& expert, const float* input, size_t tokens, float* output,
+                          const Workspace& workspace, const ThreadPool& pool);
+  Result<void> run_experts(const float* input, size_t tokens, const Workspace& workspace,
+                           const ThreadPool& pool);
   void prepare_heads(const Chunk& chunk, const CacheView& cache, const float* rotary_rows,
                      const Workspace& workspace, const ThreadPool& pool) const;
   void attend_all(const Chunk& chunk, const CacheView& cache, const Workspace& workspace,
@@ -54,8 +73,17 @@ class BlockOperator {
 
   const Block* block_;
   size_t width_;
-  LinearOperator qkv_, output_, gate_up_, down_;
+  LinearOperator qkv_, output_, router_;
+  std::vector<ExpertOperator> experts_;
 };
+
+// y = norm(x) for rows [rows, width], strides in floats; y may be x.
+void run_norm(const Norm& norm, const float* x, size_t x_stride, size_t rows, size_t width,
+              float* y, size_t y_stride);
+
+// Turns a router's logits [experts] into what each expert is worth to the token: the softmax over all, of which the
+// `used` largest stay and, with `normalize`, are scaled to sum to one; the others become 0.
+void choose_experts(std::span<float> scores, size_t used, bool normalize);
 
 // The kernels' view of an attention's numbers.
 AttentionShape attention_shape(const Attention& attention);

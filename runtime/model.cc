@@ -2,7 +2,6 @@
 
 #include <bit>
 #include <cstring>
-#include <set>
 
 #include "kernels/quantize.h"
 #include "runtime/file_format.h"
@@ -50,15 +49,31 @@ void Model::drop_pages(const Tensor& tensor) const {
   }
 }
 
-size_t Model::weight_bytes_per_token() const {
-  std::set<const Tensor*> read = {decoder_.head.weight};
+void Model::for_each_linear(
+    const std::function<void(const Linear& linear, double share)>& function) const {
+  if (decoder_.embedding_projection) function(*decoder_.embedding_projection, 1);
   for (const Block& block : decoder_.blocks) {
-    read.insert({block.attention.qkv.weight, block.attention.output.weight,
-                 block.feed_forward.gate_up.weight, block.feed_forward.down.weight});
+    function(block.attention.qkv, 1);
+    function(block.attention.output, 1);
+    const FeedForward& feed_forward = block.feed_forward;
+    if (feed_forward.router.weight != nullptr) function(feed_forward.router, 1);
+    const double share =
+        static_cast<double>(feed_forward.used) / static_cast<double>(feed_forward.experts.size());
+    for (const Expert& expert : feed_forward.experts) {
+      function(expert.gate_up, share);
+      function(expert.down, share);
+    }
   }
-  size_t bytes = 0;
-  for (const Tensor* tensor : read) bytes += tensor->bytes();
-  return bytes;
+  if (decoder_.head_projection) function(*decoder_.head_projection, 1);
+  function(decoder_.head, 1);
+}
+
+size_t Model::weight_bytes_per_token() const {
+  double bytes = 0;
+  for_each_linear([&](const Linear& linear, double share) {
+    bytes += share * static_cast<double>(linear.weight->bytes());
+  });
+  return static_cast<size_t>(bytes);
 }
 
 Result<void> Model::check_tokens(std::span<const int32_t> tokens) const {

@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -71,6 +72,8 @@ struct RotaryScaling {
 struct Rotary {
   Pairing pairing = Pairing::kHalf;
   Dial dial;
+  Dial long_dial;            // of sequences longer than switch_length, from their first position on
+  size_t switch_length = 0;  // 0: never
   double base = 0;
   float amplitude = 1;
   std::span<const float> original_frequencies;  // [planes]
@@ -78,21 +81,53 @@ struct Rotary {
   RotaryScaling scaling;
 };
 
-// What tells a model the order of its tokens; further schemes join this variant as they are
-// executed.
-struct Position {
-  std::variant<std::monostate, Rotary> scheme;
+// Adds row position + row_offset of a table to the embedding.
+struct AdditiveTable {
+  const Tensor* table = nullptr;  // [rows, width]
+  size_t row_offset = 0;
+  bool learned = false;  // learned tables cannot be extended
 };
 
+// ALiBi's slope for each query head.
+struct Slopes {
+  std::span<const float> values;  // [query heads]
+};
+
+// What tells a model the order of its tokens; none: the mask alone.
+struct Position {
+  std::variant<std::monostate, AdditiveTable, Rotary, Slopes> scheme;
+};
+
+enum class NormKind : uint8_t { kRms, kLayer };
+
 struct Norm {
+  NormKind kind = NormKind::kRms;
   float epsilon = 0;
-  const float* weight = nullptr;  // [width]
+  const float* weight = nullptr;  // [width]; null: ones
+  const float* bias = nullptr;    // [width], kLayer only; null: zeros
 };
 
 // y [outputs] = weight [outputs, inputs] * x [inputs] + bias [outputs]
 struct Linear {
   const Tensor* weight = nullptr;
   const float* bias = nullptr;  // null: none
+
+  size_t outputs() const { return weight->rows; }
+  size_t inputs() const { return weight->columns; }
+};
+
+// What the norms of queries and keys run over.
+enum class HeadNormScope : uint8_t {
+  kHead,      // each head, with the same weights [head_dim]
+  kEachHead,  // each head, with weights of its own [heads, head_dim]
+  kAllHeads,  // all heads together [heads * head_dim]
+};
+
+// Queries at position p are multiplied by 1 + strength * ln(1 + floor((p + offset) / period)).
+struct QueryTemperature {
+  float strength = 0;
+  size_t period = 1;
+  size_t offset = 0;
 };
 
 struct Attention {
@@ -102,39 +137,69 @@ struct Attention {
   float scale = 0;
   float soft_cap = 0;  // 0: none
   size_t window = 0;   // 0: all
+  size_t stretch = 0;  // 0: the context; otherwise keys before the query's own stretch are not seen
   Linear qkv;          // outputs: query heads, key heads, value heads
   Linear output;
-  std::optional<Norm> query_norm;  // over each head, before rotation
+  float qkv_limit = 0;  // 0: none
+  std::optional<Norm> query_norm;
   std::optional<Norm> key_norm;
+  HeadNormScope norm_scope = HeadNormScope::kHead;
+  bool norm_after_rotation = false;
+  std::optional<QueryTemperature> temperature;
   const Rotary* rotary = nullptr;  // null: none
+  const Slopes* slopes = nullptr;  // null: none
 
   size_t query_width() const { return query_heads * head_dim; }
   size_t kv_width() const { return kv_heads * head_dim; }
 };
 
-struct FeedForward {
-  Activation activation = Activation::kSilu;
+// The part of a feed-forward that experts share or have one each of: down(activation(gate) * up), or
+// down(activation(up)) where it is plain.
+struct Expert {
   Linear gate_up;
   Linear down;
 };
 
-// x += attention(norm(x)); x += feed_forward(norm(x))
+struct FeedForward {
+  Activation activation = Activation::kSilu;
+  bool gated = true;
+  std::vector<Expert> experts;  // one where there is no router
+  Linear router;                // outputs: experts; no weight: none
+  size_t used = 1;              // experts that a token goes through
+  bool normalize = false;       // their weights are scaled to sum to one
+
+  size_t inner() const { return experts.front().down.inputs(); }
+};
+
+enum class Residual : uint8_t { kSequential, kParallel, kPostNorm, kNormed };
+
+// See file::Residual for what the layouts mean.
 struct Block {
-  Norm attention_norm;
+  Residual residual = Residual::kSequential;
+  std::optional<Norm> attention_norm;
   Attention attention;
-  Norm feed_forward_norm;
+  std::optional<Norm> attention_output_norm;
+  std::optional<Norm> feed_forward_norm;
   FeedForward feed_forward;
+  std::optional<Norm> feed_forward_output_norm;
+  float branch_scale = 1;
 };
 
 struct Stack {
   size_t width = 0;
   size_t context = 0;          // positions that may be asked for: [0, context)
   size_t trained_context = 0;  // positions that it was trained for
+  size_t position_limit = 0;   // what its schemes can reach, at least `context`
   const Tensor* embedding = nullptr;
   float embedding_scale = 1;
+  std::optional<Linear> embedding_projection;  // from the embedding's width to the stack's
+  const AdditiveTable* additive = nullptr;     // null: none
+  std::optional<Norm> embedding_norm;
   std::vector<Block> blocks;
-  Norm final_norm;
+  std::optional<Norm> final_norm;
+  std::optional<Linear> head_projection;
   Linear head;
+  float logit_scale = 1;
   float logit_soft_cap = 0;
 };
 
@@ -177,6 +242,11 @@ class Model {
   const Generation& generation() const { return generation_; }
   uint64_t file_bytes() const { return bytes_.size(); }
   uint64_t table_bytes() const { return table_bytes_; }
+
+  // Calls function(linear, share) for every linear in the order of execution; `share` is the part of tokens that go
+  // through it, below 1 for experts.
+  void for_each_linear(
+      const std::function<void(const Linear& linear, double share)>& function) const;
 
   // Bytes of packed weights that one decoded token reads: every linear's codes and scales, the
   // head's included.

@@ -16,7 +16,7 @@ constexpr uint64_t kMaxDimension = 1ull << 31;
 constexpr uint64_t kMaxWidth = 1 << 20;
 constexpr uint64_t kMaxHeads = 1 << 14;
 constexpr uint64_t kMaxHeadDim = 1 << 13;
-constexpr uint64_t kMaxContext = 1ull << 31;
+constexpr uint64_t kMaxContext = 1ull << 24;  // up to here a float holds every distance exactly
 
 bool is_finite_positive(float x) { return std::isfinite(x) && x > 0; }
 
@@ -192,9 +192,20 @@ Result<void> ModelVerifier::add_position(const file::Position* stored, size_t in
   switch (stored->scheme_type()) {
     case file::Scheme::NONE:
       break;
+    case file::Scheme::AdditiveTable: {
+      VOLVELLE_ASSIGN_OR_RETURN(
+          position.scheme,
+          additive_table(*stored->scheme_as_AdditiveTable(), where + ", additive table"));
+      break;
+    }
     case file::Scheme::Rotary: {
       VOLVELLE_ASSIGN_OR_RETURN(position.scheme,
                                 rotary(*stored->scheme_as_Rotary(), where + ", rotary"));
+      break;
+    }
+    case file::Scheme::LinearBias: {
+      VOLVELLE_ASSIGN_OR_RETURN(position.scheme,
+                                slopes(*stored->scheme_as_LinearBias(), where + ", linear bias"));
       break;
     }
     default:
@@ -205,6 +216,42 @@ Result<void> ModelVerifier::add_position(const file::Position* stored, size_t in
   }
   model_.positions_.push_back(std::move(position));
   return {};
+}
+
+Result<AdditiveTable> ModelVerifier::additive_table(const file::AdditiveTable& stored,
+                                                    const std::string& where) const {
+  VOLVELLE_ASSIGN_OR_RETURN(const Tensor* table, tensor(stored.table(), where));
+  if (table->type == TensorType::kQ4 || table->rows <= stored.row_offset()) {
+    return refuse("{}: tensor {} cannot hold rows from {} on", where, table->name,
+                  stored.row_offset());
+  }
+  VOLVELLE_RETURN_IF_ERROR(model_.verify_checksums(*table));
+  return AdditiveTable{table, stored.row_offset(), stored.learned()};
+}
+
+Result<Slopes> ModelVerifier::slopes(const file::LinearBias& stored,
+                                     const std::string& where) const {
+  if (stored.symmetric()) return refuse("{}: this version runs no symmetric bias", where);
+  if (stored.slopes() == nullptr) return refuse("{}: it has no slopes", where);
+  const Slopes slopes{{stored.slopes()->data(), stored.slopes()->size()}};
+  if (!std::ranges::all_of(slopes.values, [](float slope) { return std::isfinite(slope); })) {
+    return refuse("{}: a slope is not finite", where);
+  }
+  return slopes;
+}
+
+// The dial of two segments, of the rows and the width that `stored` says, which are within bounds.
+Result<Dial> ModelVerifier::dial(const file::Segment* coarse, const file::Segment* fine,
+                                 const file::Rotary& stored, const std::string& where) const {
+  const uint64_t row_bytes = uint64_t{stored.width()} * sizeof(float);
+  VOLVELLE_ASSIGN_OR_RETURN(const SegmentView outer, locate_checked(coarse, where + ", coarse dial"));
+  VOLVELLE_ASSIGN_OR_RETURN(const SegmentView inner, locate_checked(fine, where + ", fine dial"));
+  VOLVELLE_RETURN_IF_ERROR(
+      expect_bytes(outer, stored.coarse_rows() * row_bytes, where + ", coarse dial"));
+  VOLVELLE_RETURN_IF_ERROR(expect_bytes(inner, stored.fine_rows() * row_bytes, where + ", fine dial"));
+  return Dial{reinterpret_cast<const float*>(outer.bytes.data()),
+              reinterpret_cast<const float*>(inner.bytes.data()), stored.coarse_rows(),
+              stored.fine_rows(), stored.width() / 2};
 }
 
 Result<Rotary> ModelVerifier::rotary(const file::Rotary& stored, const std::string& where) const {
@@ -227,16 +274,7 @@ Result<Rotary> ModelVerifier::rotary(const file::Rotary& stored, const std::stri
   if (coarse_rows == 0 || fine_rows == 0 || coarse_rows * fine_rows > kMaxContext) {
     return refuse("{}: dials of {} by {} rows are out of range", where, coarse_rows, fine_rows);
   }
-  const uint64_t row_bytes = width * sizeof(float);
-  VOLVELLE_ASSIGN_OR_RETURN(const SegmentView coarse,
-                            locate_checked(stored.coarse(), where + ", coarse dial"));
-  VOLVELLE_ASSIGN_OR_RETURN(const SegmentView fine,
-                            locate_checked(stored.fine(), where + ", fine dial"));
-  VOLVELLE_RETURN_IF_ERROR(expect_bytes(coarse, coarse_rows * row_bytes, where + ", coarse dial"));
-  VOLVELLE_RETURN_IF_ERROR(expect_bytes(fine, fine_rows * row_bytes, where + ", fine dial"));
-  rotary.dial = {reinterpret_cast<const float*>(coarse.bytes.data()),
-                 reinterpret_cast<const float*>(fine.bytes.data()), coarse_rows, fine_rows,
-                 width / 2};
+  VOLVELLE_ASSIGN_OR_RETURN(rotary.dial, dial(stored.coarse(), stored.fine(), stored, where));
   for (const auto& [name, values, view] :
        {std::tuple{"frequencies", stored.frequencies(), &rotary.frequencies},
         std::tuple{"original_frequencies", stored.original_frequencies(),
@@ -245,6 +283,14 @@ Result<Rotary> ModelVerifier::rotary(const file::Rotary& stored, const std::stri
       return refuse("{}: {} must hold {} values", where, name, width / 2);
     }
     *view = {values->data(), values->size()};
+  }
+  if (stored.switch_length() > 0) {
+    rotary.switch_length = stored.switch_length();
+    VOLVELLE_ASSIGN_OR_RETURN(rotary.long_dial,
+                              dial(stored.long_coarse(), stored.long_fine(), stored, where));
+    if (stored.long_frequencies() == nullptr || stored.long_frequencies()->size() != width / 2) {
+      return refuse("{}: long_frequencies must hold {} values", where, width / 2);
+    }
   }
   rotary.base = stored.base();
   rotary.amplitude = stored.amplitude();
@@ -277,19 +323,29 @@ Result<const float*> ModelVerifier::vector(int index, size_t width,
   return values->f32();
 }
 
-Result<Norm> ModelVerifier::norm(const file::Norm* stored, size_t width,
-                                 const std::string& where) const {
-  if (stored == nullptr) return refuse("{}: the norm is missing", where);
-  if (stored->kind() != file::NormKind::rms) {
-    return refuse("{}: norm {} is unknown to this version", where,
-                  static_cast<int>(stored->kind()));
+Result<std::optional<Norm>> ModelVerifier::norm(const file::Norm* stored, size_t width,
+                                                const std::string& where) const {
+  if (stored == nullptr) return std::optional<Norm>();
+  Norm norm;
+  switch (stored->kind()) {
+    case file::NormKind::rms: norm.kind = NormKind::kRms; break;
+    case file::NormKind::layer: norm.kind = NormKind::kLayer; break;
+    default:
+      return refuse("{}: norm {} is unknown to this version", where,
+                    static_cast<int>(stored->kind()));
   }
-  if (!std::isfinite(stored->epsilon()) || stored->epsilon() < 0) {
-    return refuse("{}: epsilon {} is out of range", where, stored->epsilon());
+  norm.epsilon = stored->epsilon();
+  if (!std::isfinite(norm.epsilon) || norm.epsilon < 0) {
+    return refuse("{}: epsilon {} is out of range", where, norm.epsilon);
   }
-  VOLVELLE_ASSIGN_OR_RETURN(const float* weight,
-                            vector(stored->weight(), width, where + ", weight"));
-  return Norm{stored->epsilon(), weight};
+  if (stored->weight() >= 0) {
+    VOLVELLE_ASSIGN_OR_RETURN(norm.weight, vector(stored->weight(), width, where + ", weight"));
+  }
+  if (stored->bias() >= 0) {
+    if (norm.kind == NormKind::kRms) return refuse("{}: an RMS norm has no bias", where);
+    VOLVELLE_ASSIGN_OR_RETURN(norm.bias, vector(stored->bias(), width, where + ", bias"));
+  }
+  return norm;
 }
 
 Result<Linear> ModelVerifier::linear(const file::Linear* stored, size_t outputs, size_t inputs,
@@ -307,7 +363,49 @@ Result<Linear> ModelVerifier::linear(const file::Linear* stored, size_t outputs,
   return linear;
 }
 
-Result<Attention> ModelVerifier::attention(const file::Attention& stored, const Stack& stack,
+// Queries' or keys' norm over `heads` heads.
+Result<std::optional<Norm>> ModelVerifier::head_norm(const file::Norm* stored,
+                                                     const Attention& attention, size_t heads,
+                                                     const std::string& where) const {
+  const bool shared = attention.norm_scope == HeadNormScope::kHead;
+  return norm(stored, (shared ? 1 : heads) * attention.head_dim, where);
+}
+
+// Joins the scheme that `stored` names to `attention`, and its reach to the stack's.
+Result<void> ModelVerifier::join_position(const file::Attention& stored, Stack& stack,
+                                          Attention& attention, const std::string& where) const {
+  if (stored.position() < 0) return {};
+  if (static_cast<size_t>(stored.position()) >= model_.positions_.size()) {
+    return refuse("{}: there is no position {}", where, stored.position());
+  }
+  const Position& position = model_.positions_[stored.position()];
+  if (const auto* rotary = std::get_if<Rotary>(&position.scheme)) {
+    if (rotary->dial.width() > attention.head_dim) {
+      return refuse("{}.rotary: its width {} exceeds head_dim {}", where, rotary->dial.width(),
+                    attention.head_dim);
+    }
+    if (rotary->dial.positions() < stack.context) {
+      return refuse(
+          "{}.rotary: its dials reach {} positions but the model advertises {}; convert again "
+          "with --context {}",
+          where, rotary->dial.positions(), stack.context, stack.context);
+    }
+    stack.position_limit = std::min(stack.position_limit, rotary->dial.positions());
+    attention.rotary = rotary;
+  } else if (const auto* slopes = std::get_if<Slopes>(&position.scheme)) {
+    if (slopes->values.size() != attention.query_heads) {
+      return refuse("{}.linear_bias: it has {} slopes for {} query heads", where,
+                    slopes->values.size(), attention.query_heads);
+    }
+    attention.slopes = slopes;
+  } else if (std::holds_alternative<AdditiveTable>(position.scheme)) {
+    return refuse("{}: position {} is added to embeddings and cannot act in attention", where,
+                  stored.position());
+  }
+  return {};
+}
+
+Result<Attention> ModelVerifier::attention(const file::Attention& stored, Stack& stack,
                                            const std::string& where) const {
   Attention attention;
   attention.query_heads = stored.query_heads();
@@ -315,7 +413,8 @@ Result<Attention> ModelVerifier::attention(const file::Attention& stored, const 
   attention.head_dim = stored.head_dim();
   attention.scale = stored.scale();
   attention.soft_cap = stored.soft_cap();
-  attention.window = stored.window();
+  attention.qkv_limit = stored.qkv_limit();
+  attention.norm_after_rotation = stored.norm_after_rotation();
   if (attention.query_heads == 0 || attention.query_heads > kMaxHeads || attention.kv_heads == 0 ||
       attention.query_heads % attention.kv_heads != 0) {
     return refuse("{}: {} query heads cannot share {} key/value heads", where,
@@ -324,93 +423,210 @@ Result<Attention> ModelVerifier::attention(const file::Attention& stored, const 
   if (attention.head_dim == 0 || attention.head_dim > kMaxHeadDim) {
     return refuse("{}: head_dim {} is out of range", where, attention.head_dim);
   }
-  if (!is_finite_positive(attention.scale))
+  if (!is_finite_positive(attention.scale)) {
     return refuse("{}: scale {} is out of range", where, attention.scale);
-  if (attention.soft_cap != 0 && !is_finite_positive(attention.soft_cap)) {
-    return refuse("{}: soft_cap {} is out of range", where, attention.soft_cap);
   }
-  if (stored.mask() != file::Mask::causal) {
-    return refuse("{}: mask {} is unknown to this version", where, static_cast<int>(stored.mask()));
+  for (const auto& [name, bound] : {std::pair{"soft_cap", attention.soft_cap},
+                                    std::pair{"qkv_limit", attention.qkv_limit}}) {
+    if (bound != 0 && !is_finite_positive(bound)) {
+      return refuse("{}: {} {} is out of range", where, name, bound);
+    }
+  }
+  switch (stored.mask()) {
+    case file::Mask::causal:
+      attention.window = stored.window();
+      break;
+    case file::Mask::chunked:
+      attention.stretch = stored.window();
+      if (attention.stretch == 0) return refuse("{}: a chunked mask needs a window", where);
+      break;
+    default:
+      return refuse("{}: mask {} is unknown to this version", where,
+                    static_cast<int>(stored.mask()));
   }
   const size_t fused = attention.query_width() + 2 * attention.kv_width();
   VOLVELLE_ASSIGN_OR_RETURN(attention.qkv,
                             linear(stored.qkv(), fused, stack.width, where + ".qkv"));
   VOLVELLE_ASSIGN_OR_RETURN(attention.output, linear(stored.output(), stack.width,
                                                      attention.query_width(), where + ".output"));
-  if (stored.query_norm() != nullptr) {
-    VOLVELLE_ASSIGN_OR_RETURN(attention.query_norm,
-                              norm(stored.query_norm(), attention.head_dim, where + ".query_norm"));
+  switch (stored.norm_scope()) {
+    case file::HeadNormScope::head: attention.norm_scope = HeadNormScope::kHead; break;
+    case file::HeadNormScope::each_head: attention.norm_scope = HeadNormScope::kEachHead; break;
+    case file::HeadNormScope::all_heads: attention.norm_scope = HeadNormScope::kAllHeads; break;
+    default:
+      return refuse("{}: norm_scope {} is unknown to this version", where,
+                    static_cast<int>(stored.norm_scope()));
   }
-  if (stored.key_norm() != nullptr) {
-    VOLVELLE_ASSIGN_OR_RETURN(attention.key_norm,
-                              norm(stored.key_norm(), attention.head_dim, where + ".key_norm"));
-  }
-  if (stored.position() >= 0) {
-    if (static_cast<size_t>(stored.position()) >= model_.positions_.size()) {
-      return refuse("{}: there is no position {}", where, stored.position());
+  VOLVELLE_ASSIGN_OR_RETURN(attention.query_norm,
+                            head_norm(stored.query_norm(), attention, attention.query_heads,
+                                      where + ".query_norm"));
+  VOLVELLE_ASSIGN_OR_RETURN(attention.key_norm, head_norm(stored.key_norm(), attention,
+                                                          attention.kv_heads, where + ".key_norm"));
+  if (const file::QueryTemperature* temperature = stored.temperature()) {
+    if (!std::isfinite(temperature->strength()) || temperature->period() == 0) {
+      return refuse("{}.temperature: strength {} and period {} are out of range", where,
+                    temperature->strength(), temperature->period());
     }
-    const Position& position = model_.positions_[stored.position()];
-    if (const auto* rotary = std::get_if<Rotary>(&position.scheme)) {
-      if (rotary->dial.width() > attention.head_dim) {
-        return refuse("{}.rotary: its width {} exceeds head_dim {}", where, rotary->dial.width(),
-                      attention.head_dim);
-      }
-      if (rotary->dial.positions() < stack.context) {
-        return refuse(
-            "{}.rotary: its dials reach {} positions but the model advertises {}; convert again "
-            "with --context {}",
-            where, rotary->dial.positions(), stack.context, stack.context);
-      }
-      attention.rotary = rotary;
-    }
+    attention.temperature = {temperature->strength(), temperature->period(), temperature->offset()};
   }
+  VOLVELLE_RETURN_IF_ERROR(join_position(stored, stack, attention, where));
   return attention;
+}
+
+Result<Expert> ModelVerifier::expert(const file::Linear* gate_up, const file::Linear* down,
+                                     bool gated, size_t width, const std::string& where) const {
+  if (down == nullptr) return refuse("{}.down: the linear is missing", where);
+  VOLVELLE_ASSIGN_OR_RETURN(const Tensor* weight, tensor(down->weight(), where + ".down, weight"));
+  const size_t inner = weight->columns;
+  if (inner > kMaxWidth) return refuse("{}: its width {} is out of range", where, inner);
+  Expert expert;
+  VOLVELLE_ASSIGN_OR_RETURN(expert.down, linear(down, width, inner, where + ".down"));
+  VOLVELLE_ASSIGN_OR_RETURN(expert.gate_up,
+                            linear(gate_up, (gated ? 2 : 1) * inner, width, where + ".gate_up"));
+  return expert;
 }
 
 Result<FeedForward> ModelVerifier::feed_forward(const file::FeedForward& stored, size_t width,
                                                 const std::string& where) const {
   FeedForward feed_forward;
+  feed_forward.gated = !stored.plain();
   switch (stored.activation()) {
-    case file::Activation::silu:
-      feed_forward.activation = Activation::kSilu;
-      break;
-    case file::Activation::gelu_erf:
-      feed_forward.activation = Activation::kGeluErf;
-      break;
-    case file::Activation::gelu_tanh:
-      feed_forward.activation = Activation::kGeluTanh;
-      break;
+    case file::Activation::silu: feed_forward.activation = Activation::kSilu; break;
+    case file::Activation::gelu_erf: feed_forward.activation = Activation::kGeluErf; break;
+    case file::Activation::gelu_tanh: feed_forward.activation = Activation::kGeluTanh; break;
+    case file::Activation::gelu_sigmoid: feed_forward.activation = Activation::kGeluSigmoid; break;
+    case file::Activation::relu: feed_forward.activation = Activation::kRelu; break;
+    case file::Activation::relu_squared: feed_forward.activation = Activation::kReluSquared; break;
     default:
       return refuse("{}: activation {} is unknown to this version", where,
                     static_cast<int>(stored.activation()));
   }
-  VOLVELLE_ASSIGN_OR_RETURN(const Tensor* down,
-                            tensor(stored.down()->weight(), where + ".down, weight"));
-  if (down->columns > kMaxWidth)
-    return refuse("{}: its width {} is out of range", where, down->columns);
-  VOLVELLE_ASSIGN_OR_RETURN(feed_forward.down,
-                            linear(stored.down(), width, down->columns, where + ".down"));
-  VOLVELLE_ASSIGN_OR_RETURN(feed_forward.gate_up,
-                            linear(stored.gate_up(), 2 * down->columns, width, where + ".gate_up"));
+  const file::Experts* experts = stored.experts();
+  if (experts == nullptr) {
+    VOLVELLE_ASSIGN_OR_RETURN(
+        Expert only, expert(stored.gate_up(), stored.down(), feed_forward.gated, width, where));
+    feed_forward.experts.push_back(only);
+    return feed_forward;
+  }
+  const size_t count = experts->gate_up()->size();
+  feed_forward.used = experts->used();
+  feed_forward.normalize = experts->normalize();
+  if (count == 0 || experts->down()->size() != count || feed_forward.used == 0 ||
+      feed_forward.used > count) {
+    return refuse("{}.experts: {} of {} experts with {} down projections are out of range", where,
+                  feed_forward.used, count, experts->down()->size());
+  }
+  VOLVELLE_ASSIGN_OR_RETURN(feed_forward.router,
+                            linear(experts->router(), count, width, where + ".router"));
+  for (size_t i = 0; i < count; ++i) {
+    const std::string which = std::format("{}.experts[{}]", where, i);
+    VOLVELLE_ASSIGN_OR_RETURN(Expert verified,
+                              expert(experts->gate_up()->Get(i), experts->down()->Get(i),
+                                     feed_forward.gated, width, which));
+    if (i > 0 && verified.down.inputs() != feed_forward.inner()) {
+      return refuse("{}: its width {} is not the first expert's {}", which,
+                    verified.down.inputs(), feed_forward.inner());
+    }
+    feed_forward.experts.push_back(verified);
+  }
   return feed_forward;
 }
 
-Result<Block> ModelVerifier::block(const file::Block* stored, const Stack& stack,
+Result<Block> ModelVerifier::block(const file::Block* stored, Stack& stack,
                                    const std::string& where) const {
-  if (stored->residual() != file::Residual::pre_norm) {
-    return refuse("{}: residual layout {} is unknown to this version", where,
-                  static_cast<int>(stored->residual()));
-  }
   Block block;
-  VOLVELLE_ASSIGN_OR_RETURN(block.attention_norm, norm(stored->attention_norm(), stack.width,
-                                                       where + ", attention_norm"));
+  switch (stored->residual()) {
+    case file::Residual::sequential: block.residual = Residual::kSequential; break;
+    case file::Residual::parallel: block.residual = Residual::kParallel; break;
+    case file::Residual::post_norm: block.residual = Residual::kPostNorm; break;
+    case file::Residual::normed: block.residual = Residual::kNormed; break;
+    default:
+      return refuse("{}: residual layout {} is unknown to this version", where,
+                    static_cast<int>(stored->residual()));
+  }
+  block.branch_scale = stored->branch_scale();
+  if (!std::isfinite(block.branch_scale)) {
+    return refuse("{}: branch_scale {} is out of range", where, block.branch_scale);
+  }
+  for (const auto& [name, norm_stored, norm_verified] :
+       {std::tuple{"attention_norm", stored->attention_norm(), &block.attention_norm},
+        std::tuple{"attention_output_norm", stored->attention_output_norm(),
+                   &block.attention_output_norm},
+        std::tuple{"feed_forward_norm", stored->feed_forward_norm(), &block.feed_forward_norm},
+        std::tuple{"feed_forward_output_norm", stored->feed_forward_output_norm(),
+                   &block.feed_forward_output_norm}}) {
+    VOLVELLE_ASSIGN_OR_RETURN(
+        *norm_verified, norm(norm_stored, stack.width, std::format("{}, {}", where, name)));
+  }
+  const bool on_stream =
+      block.residual == Residual::kPostNorm || block.residual == Residual::kNormed;
+  if (on_stream && !(block.attention_norm && block.feed_forward_norm)) {
+    return refuse("{}: its residual layout needs both norms", where);
+  }
   VOLVELLE_ASSIGN_OR_RETURN(block.attention,
                             attention(*stored->attention(), stack, where + ", attention"));
-  VOLVELLE_ASSIGN_OR_RETURN(block.feed_forward_norm, norm(stored->feed_forward_norm(), stack.width,
-                                                          where + ", feed_forward_norm"));
   VOLVELLE_ASSIGN_OR_RETURN(block.feed_forward, feed_forward(*stored->feed_forward(), stack.width,
                                                              where + ", feed_forward"));
   return block;
+}
+
+Result<void> ModelVerifier::add_embedding(const file::Stack& stored) {
+  Stack& stack = model_.decoder_;
+  VOLVELLE_ASSIGN_OR_RETURN(stack.embedding, tensor(stored.embedding(), "stack, embedding"));
+  if (stack.embedding->rows != model_.vocabulary_ || stack.embedding->columns > kMaxWidth) {
+    return refuse("stack, embedding: tensor {} is {} x {} and must have {} rows",
+                  stack.embedding->name, stack.embedding->rows, stack.embedding->columns,
+                  model_.vocabulary_);
+  }
+  if (stack.embedding->type == TensorType::kQ4) {
+    return refuse("stack, embedding: rows of 4 bits are not read by this version");
+  }
+  if (stored.embedding_projection() != nullptr) {
+    VOLVELLE_ASSIGN_OR_RETURN(stack.embedding_projection,
+                              linear(stored.embedding_projection(), stack.width,
+                                     stack.embedding->columns, "stack, embedding_projection"));
+  } else if (stack.embedding->columns != stack.width) {
+    return refuse("stack, embedding: tensor {} is {} x {} and must be {} x {}",
+                  stack.embedding->name, stack.embedding->rows, stack.embedding->columns,
+                  model_.vocabulary_, stack.width);
+  }
+  VOLVELLE_ASSIGN_OR_RETURN(stack.embedding_norm,
+                            norm(stored.embedding_norm(), stack.width, "stack, embedding_norm"));
+  if (stored.position() < 0) return {};
+  if (static_cast<size_t>(stored.position()) >= model_.positions_.size()) {
+    return refuse("stack, position: there is no position {}", stored.position());
+  }
+  stack.additive = std::get_if<AdditiveTable>(&model_.positions_[stored.position()].scheme);
+  if (stack.additive == nullptr) {
+    return refuse("stack, position: position {} is not an additive table", stored.position());
+  }
+  const size_t reach = stack.additive->table->rows - stack.additive->row_offset;
+  if (stack.additive->table->columns != stack.width || reach < stack.context) {
+    return refuse(
+        "stack, position: tensor {} is {} x {} and must have {} columns and rows for {} positions",
+        stack.additive->table->name, stack.additive->table->rows, stack.additive->table->columns,
+        stack.width, stack.context);
+  }
+  stack.position_limit = std::min(stack.position_limit, reach);
+  return {};
+}
+
+Result<void> ModelVerifier::add_head(const file::Stack& stored) {
+  Stack& stack = model_.decoder_;
+  VOLVELLE_ASSIGN_OR_RETURN(stack.final_norm,
+                            norm(stored.final_norm(), stack.width, "stack, final_norm"));
+  size_t width = stack.width;
+  if (stored.head_projection() != nullptr) {
+    VOLVELLE_ASSIGN_OR_RETURN(const Tensor* weight, tensor(stored.head_projection()->weight(),
+                                                           "stack, head_projection, weight"));
+    width = weight->rows;
+    if (width > kMaxWidth) return refuse("stack, head_projection: it is too wide");
+    VOLVELLE_ASSIGN_OR_RETURN(stack.head_projection, linear(stored.head_projection(), width,
+                                                            stack.width, "stack, head_projection"));
+  }
+  VOLVELLE_ASSIGN_OR_RETURN(stack.head,
+                            linear(stored.head(), model_.vocabulary_, width, "stack, head"));
+  return {};
 }
 
 Result<void> ModelVerifier::add_stack(const file::Stack* stored) {
@@ -421,42 +637,38 @@ Result<void> ModelVerifier::add_stack(const file::Stack* stored) {
   stack.width = stored->width();
   stack.context = stored->context();
   stack.trained_context = stored->trained_context();
+  stack.position_limit = kMaxContext;
   stack.embedding_scale = stored->embedding_scale();
+  stack.logit_scale = stored->logit_scale();
   stack.logit_soft_cap = stored->logit_soft_cap();
-  if (stack.width == 0 || stack.width > kMaxWidth)
+  if (stack.width == 0 || stack.width > kMaxWidth) {
     return refuse("stack: width {} is out of range", stack.width);
+  }
   if (stack.context == 0 || stack.context > kMaxContext) {
     return refuse("stack: context {} is out of range", stack.context);
   }
-  if (!is_finite_positive(stack.embedding_scale)) {
-    return refuse("stack: embedding_scale {} is out of range", stack.embedding_scale);
+  for (const auto& [name, scale] : {std::pair{"embedding_scale", stack.embedding_scale},
+                                    std::pair{"logit_scale", stack.logit_scale}}) {
+    if (!is_finite_positive(scale)) return refuse("stack: {} {} is out of range", name, scale);
   }
   if (stack.logit_soft_cap != 0 && !is_finite_positive(stack.logit_soft_cap)) {
     return refuse("stack: logit_soft_cap {} is out of range", stack.logit_soft_cap);
   }
-  if (stored->position() >= 0) {
-    return refuse("stack, position: this version adds no position table to the embedding");
-  }
-  VOLVELLE_ASSIGN_OR_RETURN(stack.embedding, tensor(stored->embedding(), "stack, embedding"));
-  if (stack.embedding->columns != stack.width || stack.embedding->rows != model_.vocabulary_) {
-    return refuse("stack, embedding: tensor {} is {} x {} and must be {} x {}",
-                  stack.embedding->name, stack.embedding->rows, stack.embedding->columns,
-                  model_.vocabulary_, stack.width);
-  }
-  if (stack.embedding->type == TensorType::kQ4) {
-    return refuse("stack, embedding: rows of 4 bits are not read by this version");
-  }
+  VOLVELLE_RETURN_IF_ERROR(add_embedding(*stored));
   stack.blocks.reserve(stored->blocks()->size());
   for (size_t i = 0; i < stored->blocks()->size(); ++i) {
-    VOLVELLE_ASSIGN_OR_RETURN(Block verified,
-                              block(stored->blocks()->Get(i), stack, std::format("block {}", i)));
+    const std::string where = std::format("block {}", i);
+    VOLVELLE_ASSIGN_OR_RETURN(Block verified, block(stored->blocks()->Get(i), stack, where));
+    const Attention& attention = verified.attention;
+    if (stack.additive && (attention.rotary || attention.slopes) && !stored->mixes_positions()) {
+      return refuse(
+          "{}: its positions would act twice, at the embedding and in attention, and the file does "
+          "not say that this is meant; convert the checkpoint again",
+          where);
+    }
     stack.blocks.push_back(std::move(verified));
   }
-  VOLVELLE_ASSIGN_OR_RETURN(stack.final_norm,
-                            norm(stored->final_norm(), stack.width, "stack, final_norm"));
-  VOLVELLE_ASSIGN_OR_RETURN(stack.head,
-                            linear(stored->head(), model_.vocabulary_, stack.width, "stack, head"));
-  return {};
+  return add_head(*stored);
 }
 
 Result<void> ModelVerifier::add_generation(const file::Generation* stored) {

@@ -29,17 +29,31 @@ class ModelVerifier {
                             const std::string& where) const;
   Result<void> add_tensor(const file::Tensor* tensor, size_t index);
   Result<void> add_position(const file::Position* position, size_t index);
+  Result<AdditiveTable> additive_table(const file::AdditiveTable& table,
+                                       const std::string& where) const;
+  Result<Slopes> slopes(const file::LinearBias& bias, const std::string& where) const;
+  Result<Dial> dial(const file::Segment* coarse, const file::Segment* fine,
+                    const file::Rotary& stored, const std::string& where) const;
   Result<Rotary> rotary(const file::Rotary& rotary, const std::string& where) const;
   Result<const Tensor*> tensor(int index, const std::string& where) const;
   Result<const float*> vector(int index, size_t width, const std::string& where) const;
-  Result<Norm> norm(const file::Norm* norm, size_t width, const std::string& where) const;
+  Result<std::optional<Norm>> norm(const file::Norm* norm, size_t width,
+                                   const std::string& where) const;
   Result<Linear> linear(const file::Linear* linear, size_t outputs, size_t inputs,
                         const std::string& where) const;
-  Result<Attention> attention(const file::Attention& attention, const Stack& stack,
+  Result<std::optional<Norm>> head_norm(const file::Norm* norm, const Attention& attention,
+                                        size_t heads, const std::string& where) const;
+  Result<void> join_position(const file::Attention& stored, Stack& stack, Attention& attention,
+                             const std::string& where) const;
+  Result<Attention> attention(const file::Attention& attention, Stack& stack,
                               const std::string& where) const;
+  Result<Expert> expert(const file::Linear* gate_up, const file::Linear* down, bool gated,
+                        size_t width, const std::string& where) const;
   Result<FeedForward> feed_forward(const file::FeedForward& feed_forward, size_t width,
                                    const std::string& where) const;
-  Result<Block> block(const file::Block* block, const Stack& stack, const std::string& where) const;
+  Result<Block> block(const file::Block* block, Stack& stack, const std::string& where) const;
+  Result<void> add_embedding(const file::Stack& stack);
+  Result<void> add_head(const file::Stack& stack);
   Result<void> add_stack(const file::Stack* stack);
   Result<void> add_tokenizer(const file::Tokenizer& tokenizer);
   Result<void> add_generation(const file::Generation* generation);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <format>
+#include <string_view>
 #include <numeric>
 #include <utility>
 #include <vector>
@@ -29,6 +30,18 @@ struct DialRows {
   float* rows;  // [chunk, 2, planes]
 };
 
+// What helps when positions end.
+std::string_view remedy(const Stack& stack) {
+  return stack.additive != nullptr && stack.additive->learned
+             ? "its position table was learned and cannot be extended"
+             : "convert again with a larger --context";
+}
+
+// What a sequence of `length` positions turns by.
+const Dial& dial_for(const Rotary& rotary, size_t length) {
+  return rotary.switch_length > 0 && length > rotary.switch_length ? rotary.long_dial : rotary.dial;
+}
+
 }  // namespace
 
 struct Session::State {
@@ -38,19 +51,24 @@ struct Session::State {
   KvCache cache;
   PackedWeights packed;  // outlives the operators below
   std::vector<BlockOperator> blocks;
-  LinearOperator head;
+  LinearOperator embedding_projection, head_projection, head;
   AlignedBuffer scratch;
   Workspace workspace;
-  float* x = nullptr;       // [chunk, width]
+  float* x = nullptr;         // [chunk, width]
+  float* embedded = nullptr;  // [chunk, embedding width], where it is projected
   float* logits = nullptr;  // [kLogitRows, vocabulary]
   std::vector<DialRows> dials;
   std::vector<uint32_t> positions;  // [chunk]
   size_t tokens = 0;
+  size_t length = 0;             // of the sequence that dials are chosen for
+  std::vector<int32_t> history;  // what was fed, where a longer sequence turns by another dial
 
   const Stack& stack() const { return model->decoder(); }
   Result<void> reserve();
   Result<void> check(std::span<const int32_t> input) const;
+  Result<void> embed(std::span<const int32_t> input, size_t position);
   Result<void> run_chunk(std::span<const int32_t> input);
+  Result<void> lengthen(std::span<const int32_t> input);
   Result<std::span<const float>> head_rows(size_t first, size_t rows);
 };
 
@@ -58,18 +76,33 @@ struct Session::State {
 Result<void> Session::State::reserve() {
   const Stack& stack = this->stack();
   const size_t chunk = options.chunk;
-  size_t qkv = 0, attended = 0, inner = 0, inputs = stack.width, attention = 0;
+  size_t qkv = 0, attended = 0, inner = 0, inputs = stack.width, attention = 0, experts = 0;
+  const auto reads = [&inputs](const Linear& linear) {
+    inputs = std::max(inputs, linear.weight->padded_columns());
+  };
   for (const Block& block : stack.blocks) {
+    const FeedForward& feed_forward = block.feed_forward;
     qkv = std::max(qkv, block.attention.query_width() + 2 * block.attention.kv_width());
     attended = std::max(attended, block.attention.query_width());
-    inner = std::max(inner, block.feed_forward.down.weight->columns);
+    inner = std::max(inner, feed_forward.inner());
     attention = std::max(attention, attention_scratch_floats(attention_shape(block.attention)));
-    for (const Linear* linear : {&block.attention.qkv, &block.attention.output,
-                                 &block.feed_forward.gate_up, &block.feed_forward.down}) {
-      inputs = std::max(inputs, linear->weight->padded_columns());
-    }
+    reads(block.attention.qkv);
+    reads(block.attention.output);
+    for (const Expert& expert : feed_forward.experts) reads(expert.gate_up), reads(expert.down);
+    if (feed_forward.router.weight == nullptr) continue;
+    reads(feed_forward.router);
+    experts = std::max(experts, feed_forward.experts.size());
   }
-  inputs = std::max(inputs, stack.head.weight->padded_columns());
+  size_t projected = 0;
+  if (stack.embedding_projection) {
+    reads(*stack.embedding_projection);
+    projected = stack.embedding_projection->inputs();
+  }
+  if (stack.head_projection) {
+    reads(*stack.head_projection);
+    projected = std::max(projected, stack.head_projection->outputs());
+  }
+  reads(stack.head);
   attention = (attention + kFloatsPerLine - 1) / kFloatsPerLine * kFloatsPerLine;
   workspace.attention_floats = attention;
 
@@ -83,6 +116,9 @@ Result<void> Session::State::reserve() {
       {&workspace.gate_up, chunk * 2 * inner},
       {&workspace.gated, chunk * inner},
       {&workspace.attention, pool.threads() * attention},
+      {&workspace.routes, chunk * experts},
+      {&workspace.routed, experts > 0 ? chunk * stack.width : 0},
+      {&embedded, chunk * projected},
   };
   for (const Position& position : model->positions()) {
     if (const auto* rotary = std::get_if<Rotary>(&position.scheme))
@@ -104,27 +140,26 @@ Result<void> Session::State::reserve() {
   }
   VOLVELLE_ASSIGN_OR_RETURN(workspace.quantized, QuantizedInput::make(chunk, inputs));
   positions.resize(chunk);
+  const auto switches = [](const DialRows& dial) { return dial.rotary->switch_length > 0; };
+  if (std::ranges::any_of(dials, switches)) history.reserve(options.context);
   return {};
 }
 
 Result<std::unique_ptr<Session>> Session::open(std::shared_ptr<const Model> model, ThreadPool& pool,
                                                const SessionOptions& options) {
   const Stack& stack = model->decoder();
-  if (options.first_position >= stack.context) {
-    return fail(
-        "{}: position {} lies past the model's last, {}; convert again with a larger --context",
-        model->path(), options.first_position, stack.context - 1);
+  const size_t limit = stack.position_limit;
+  if (options.first_position >= limit) {
+    return fail("{}: position {} lies past the model's last, {}; {}", model->path(),
+                options.first_position, limit - 1, remedy(stack));
   }
-  const size_t reach = stack.context - options.first_position;
-  std::unique_ptr<State> state(new State{.model = model, .pool = pool, .options = options});
+  const size_t reach = limit - options.first_position;
   if (options.context > reach) {
-    return fail(
-        "{}: a context of {} tokens exceeds the {} that the model's positions reach; convert again "
-        "with a "
-        "larger --context",
-        model->path(), options.context, reach);
+    return fail("{}: a context of {} tokens exceeds the {} that the model's positions reach; {}",
+                model->path(), options.context, reach, remedy(stack));
   }
-  if (options.context == 0) state->options.context = reach;
+  std::unique_ptr<State> state(new State{.model = model, .pool = pool, .options = options});
+  if (options.context == 0) state->options.context = std::min(stack.context, reach);
   state->options.chunk = std::clamp<size_t>(options.chunk, 1, state->options.context);
   VOLVELLE_ASSIGN_OR_RETURN(state->cache,
                             KvCache::make(stack, options.cache, state->options.context,
@@ -135,6 +170,12 @@ Result<std::unique_ptr<Session>> Session::open(std::shared_ptr<const Model> mode
     VOLVELLE_ASSIGN_OR_RETURN(BlockOperator operators,
                               BlockOperator::make(*model, block, stack.width, state->packed));
     state->blocks.push_back(std::move(operators));
+  }
+  for (const auto& [linear, op] :
+       {std::pair{&stack.embedding_projection, &state->embedding_projection},
+        std::pair{&stack.head_projection, &state->head_projection}}) {
+    if (!*linear) continue;
+    VOLVELLE_ASSIGN_OR_RETURN(*op, LinearOperator::make(*model, **linear, state->packed));
   }
   VOLVELLE_ASSIGN_OR_RETURN(state->head, LinearOperator::make(*model, stack.head, state->packed));
   if (stack.embedding != stack.head.weight)
@@ -149,11 +190,47 @@ Result<void> Session::State::check(std::span<const int32_t> input) const {
   if (input.empty()) return fail("there are no tokens to feed: give a prompt of at least one");
   VOLVELLE_RETURN_IF_ERROR(model->check_tokens(input));
   if (input.size() > options.context - tokens) {
+    const size_t reach = stack().position_limit - options.first_position;
+    if (options.context == reach) {
+      return fail("{} tokens do not fit: {} of the {} that the model's positions reach are taken; {}",
+                  input.size(), tokens, reach, remedy(stack()));
+    }
     return fail(
         "{} tokens do not fit: {} of the context's {} are taken; ask for a larger --context, up to "
         "{}",
-        input.size(), tokens, options.context, stack().context - options.first_position);
+        input.size(), tokens, options.context, reach);
   }
+  return {};
+}
+
+// x [tokens, width] = norm(projection(embedding * scale) + position rows)
+Result<void> Session::State::embed(std::span<const int32_t> input, size_t position) {
+  const Stack& stack = this->stack();
+  const size_t columns = stack.embedding->columns, width = stack.width;
+  float* const rows = stack.embedding_projection ? embedded : x;
+  for_rows(pool, input.size(), [&](size_t first, size_t count) {
+    for (size_t t = first; t < first + count; ++t) {
+      read_row(*stack.embedding, input[t], rows + t * columns);
+    }
+  });
+  if (stack.embedding_scale != 1) multiply(stack.embedding_scale, input.size() * columns, rows);
+  if (stack.embedding_projection) {
+    VOLVELLE_RETURN_IF_ERROR(
+        embedding_projection.run(rows, input.size(), x, workspace.quantized, pool));
+  }
+  if (stack.additive == nullptr && !stack.embedding_norm) return {};
+  for_rows(pool, input.size(), [&](size_t first, size_t count) {
+    if (const AdditiveTable* additive = stack.additive) {
+      for (size_t t = first; t < first + count; ++t) {
+        float* const row = workspace.branch + t * width;
+        read_row(*additive->table, additive->row_offset + position + t, row);
+        add(row, width, x + t * width);
+      }
+    }
+    if (!stack.embedding_norm) return;
+    float* const rows = x + first * width;
+    run_norm(*stack.embedding_norm, rows, width, count, width, rows, width);
+  });
   return {};
 }
 
@@ -161,15 +238,10 @@ Result<void> Session::State::check(std::span<const int32_t> input) const {
 Result<void> Session::State::run_chunk(std::span<const int32_t> input) {
   const Stack& stack = this->stack();
   const Chunk chunk{x, input.size(), options.first_position + tokens};
-  for_rows(pool, input.size(), [&](size_t first, size_t count) {
-    for (size_t t = first; t < first + count; ++t)
-      read_row(*stack.embedding, input[t], x + t * stack.width);
-  });
-  if (stack.embedding_scale != 1) multiply(stack.embedding_scale, input.size() * stack.width, x);
-
+  VOLVELLE_RETURN_IF_ERROR(embed(input, chunk.position));
   const std::span<uint32_t> rows(positions.data(), input.size());
   std::iota(rows.begin(), rows.end(), static_cast<uint32_t>(chunk.position));
-  for (const DialRows& dial : dials) read_dial(dial.rotary->dial, rows, dial.rows);
+  for (const DialRows& dial : dials) read_dial(dial_for(*dial.rotary, length), rows, dial.rows);
 
   for (size_t i = 0; i < blocks.size(); ++i) {
     const Rotary* rotary = stack.blocks[i].attention.rotary;
@@ -181,19 +253,49 @@ Result<void> Session::State::run_chunk(std::span<const int32_t> input) {
   return {};
 }
 
+// Chooses the dials for the sequence that `input` makes longer. Where that changes a dial, the cache is computed anew from
+// the tokens that were fed, so that what follows equals a fresh start: a cached key keeps the rotation it was stored with.
+Result<void> Session::State::lengthen(std::span<const int32_t> input) {
+  const size_t longer = options.first_position + tokens + input.size();
+  const auto changes = [&](const DialRows& dial) {
+    return &dial_for(*dial.rotary, length) != &dial_for(*dial.rotary, longer);
+  };
+  const bool anew = tokens > 0 && std::ranges::any_of(dials, changes);
+  length = longer;
+  if (anew) {
+    tokens = 0;
+    while (tokens < history.size()) {
+      const size_t rows = std::min(options.chunk, history.size() - tokens);
+      VOLVELLE_RETURN_IF_ERROR(run_chunk(std::span(history).subspan(tokens, rows)));
+    }
+  }
+  if (history.capacity() > 0) history.insert(history.end(), input.begin(), input.end());
+  return {};
+}
+
 // Logits [rows, vocabulary] of the last chunk's tokens [first, first + rows).
 Result<std::span<const float>> Session::State::head_rows(size_t first, size_t rows) {
   const Stack& stack = this->stack();
   const size_t width = stack.width, vocabulary = model->vocabulary();
-  rms_norm(x + first * width, width, stack.final_norm.weight, stack.final_norm.epsilon, rows, width,
-           workspace.normed, width);
-  VOLVELLE_RETURN_IF_ERROR(head.run(workspace.normed, rows, logits, workspace.quantized, pool));
+  const float* input = x + first * width;
+  if (stack.final_norm) {
+    run_norm(*stack.final_norm, input, width, rows, width, workspace.normed, width);
+    input = workspace.normed;
+  }
+  if (stack.head_projection) {
+    VOLVELLE_RETURN_IF_ERROR(
+        head_projection.run(input, rows, embedded, workspace.quantized, pool));
+    input = embedded;
+  }
+  VOLVELLE_RETURN_IF_ERROR(head.run(input, rows, logits, workspace.quantized, pool));
+  if (stack.logit_scale != 1) multiply(stack.logit_scale, rows * vocabulary, logits);
   if (stack.logit_soft_cap != 0) soft_cap(stack.logit_soft_cap, rows * vocabulary, logits);
   return std::span<const float>(logits, rows * vocabulary);
 }
 
 Result<std::span<const float>> Session::feed(std::span<const int32_t> tokens) {
   VOLVELLE_RETURN_IF_ERROR(state_->check(tokens));
+  VOLVELLE_RETURN_IF_ERROR(state_->lengthen(tokens));
   size_t rows = 0;
   for (size_t first = 0; first < tokens.size(); first += rows) {
     rows = std::min(state_->options.chunk, tokens.size() - first);
@@ -204,6 +306,7 @@ Result<std::span<const float>> Session::feed(std::span<const int32_t> tokens) {
 
 Result<void> Session::feed_all(std::span<const int32_t> tokens, const LogitsSink& sink) {
   VOLVELLE_RETURN_IF_ERROR(state_->check(tokens));
+  VOLVELLE_RETURN_IF_ERROR(state_->lengthen(tokens));
   size_t rows = 0;
   for (size_t first = 0; first < tokens.size(); first += rows) {
     rows = std::min(state_->options.chunk, tokens.size() - first);
@@ -218,7 +321,11 @@ Result<void> Session::feed_all(std::span<const int32_t> tokens, const LogitsSink
   return {};
 }
 
-void Session::clear() { state_->tokens = 0; }
+void Session::clear() {
+  state_->tokens = 0;
+  state_->length = 0;
+  state_->history.clear();
+}
 
 size_t Session::tokens() const { return state_->tokens; }
 size_t Session::context() const { return state_->options.context; }

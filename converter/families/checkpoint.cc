@@ -6,7 +6,8 @@
 namespace volvelle {
 namespace {
 
-constexpr std::string_view kModelPrefix = "model.";
+// What some files leave out in front of their names.
+constexpr std::array<std::string_view, 3> kModelPrefixes = {"model.", "transformer.", "gpt_neox."};
 
 // Ends of the names of stored tensors that follow from the settings: tables of angles, causal
 // masks, indices.
@@ -27,8 +28,10 @@ std::string shape_text(const std::vector<uint64_t>& shape) {
 
 const SourceTensor* Checkpoint::optional(const std::string& name) {
   const SourceTensor* tensor = source_->find(name);
-  if (tensor == nullptr && name.starts_with(kModelPrefix)) {
-    tensor = source_->find(name.substr(kModelPrefix.size()));
+  for (const std::string_view prefix : kModelPrefixes) {
+    if (tensor == nullptr && name.starts_with(prefix)) {
+      tensor = source_->find(name.substr(prefix.size()));
+    }
   }
   if (tensor != nullptr) used_.insert(tensor);
   return tensor;

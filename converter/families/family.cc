@@ -4,18 +4,48 @@
 
 namespace volvelle {
 
+Result<recipe::Model> describe_bloom(Checkpoint& checkpoint);
+Result<recipe::Model> describe_cohere(Checkpoint& checkpoint);
+Result<recipe::Model> describe_cohere2(Checkpoint& checkpoint);
+Result<recipe::Model> describe_gemma(Checkpoint& checkpoint);
+Result<recipe::Model> describe_gemma2(Checkpoint& checkpoint);
+Result<recipe::Model> describe_gemma3(Checkpoint& checkpoint);
+Result<recipe::Model> describe_gpt2(Checkpoint& checkpoint);
+Result<recipe::Model> describe_gpt_neox(Checkpoint& checkpoint);
+Result<recipe::Model> describe_granite(Checkpoint& checkpoint);
 Result<recipe::Model> describe_llama(Checkpoint& checkpoint);
 Result<recipe::Model> describe_mistral(Checkpoint& checkpoint);
+Result<recipe::Model> describe_mpt(Checkpoint& checkpoint);
+Result<recipe::Model> describe_olmo2(Checkpoint& checkpoint);
+Result<recipe::Model> describe_phi(Checkpoint& checkpoint);
+Result<recipe::Model> describe_phi3(Checkpoint& checkpoint);
 Result<recipe::Model> describe_qwen2(Checkpoint& checkpoint);
 Result<recipe::Model> describe_qwen3(Checkpoint& checkpoint);
+Result<recipe::Model> describe_smollm3(Checkpoint& checkpoint);
+Result<recipe::Model> describe_starcoder2(Checkpoint& checkpoint);
 
 std::span<const Family> families() {
-  static constexpr std::array<Family, 4> kFamilies = {{
+  static constexpr auto kFamilies = std::to_array<Family>({
+      {"bloom", "bloom", "bloom", describe_bloom},
+      {"cohere", "cohere", "command-r", describe_cohere},
+      {"cohere2", "cohere2", "cohere2", describe_cohere2},
+      {"gemma", "gemma", "gemma", describe_gemma},
+      {"gemma2", "gemma2", "gemma2", describe_gemma2},
+      {"gemma3", "gemma3_text", "gemma3", describe_gemma3},
+      {"gpt2", "gpt2", "gpt2", describe_gpt2},
+      {"gpt_neox", "gpt_neox", "gptneox", describe_gpt_neox},
+      {"granite", "granite", "granite", describe_granite},
       {"llama", "llama", "llama", describe_llama},  // in GGUF also Mistral's
       {"mistral", "mistral", "", describe_mistral},
+      {"mpt", "mpt", "mpt", describe_mpt},
+      {"olmo2", "olmo2", "olmo2", describe_olmo2},
+      {"phi", "phi", "phi2", describe_phi},
+      {"phi3", "phi3", "phi3", describe_phi3},
       {"qwen2", "qwen2", "qwen2", describe_qwen2},
       {"qwen3", "qwen3", "qwen3", describe_qwen3},
-  }};
+      {"smollm3", "smollm3", "smollm3", describe_smollm3},
+      {"starcoder2", "starcoder2", "starcoder2", describe_starcoder2},
+  });
   return kFamilies;
 }
 

@@ -5,20 +5,20 @@
 // back, so that a file comes out the same from either source; where a part of it turns, the file
 // keeps the order and says so.
 
+#include "converter/families/decoder.h"
 #include "converter/families/family.h"
-#include "converter/families/gated_decoder.h"
 
 namespace volvelle {
 
 Result<recipe::Model> describe_llama(Checkpoint& checkpoint) {
   Config& config = checkpoint.config;
-  VOLVELLE_ASSIGN_OR_RETURN(GatedDecoder decoder, read_gated_decoder(checkpoint));
+  VOLVELLE_ASSIGN_OR_RETURN(Decoder decoder, read_decoder(checkpoint));
   if (checkpoint.gguf()) {
     decoder.query_key_value_bias = Bias::kIfPresent;
     decoder.output_bias = Bias::kIfPresent;
     decoder.feed_forward_bias = Bias::kIfPresent;
-    decoder.interleaved_rows = decoder.rotary.width == decoder.head_dim;
-    if (!decoder.interleaved_rows) decoder.rotary.pairing = Pairing::kInterleaved;
+    decoder.interleaved_rows = decoder.rotary->width == decoder.head_dim;
+    if (!decoder.interleaved_rows) decoder.rotary->pairing = Pairing::kInterleaved;
     decoder.sliding_rotary = decoder.rotary;
   } else {
     const Bias attention = config.flag("attention_bias", false) ? Bias::kRequired : Bias::kNone;

@@ -1,8 +1,8 @@
 // Mistral: Llama's blocks without biases, heads of any width, a window on every layer. Jiang et al.
 // 2023, arXiv:2310.06825.
 
+#include "converter/families/decoder.h"
 #include "converter/families/family.h"
-#include "converter/families/gated_decoder.h"
 
 namespace volvelle {
 namespace {
@@ -14,7 +14,7 @@ constexpr uint64_t kDefaultWindow = 4096;
 
 Result<recipe::Model> describe_mistral(Checkpoint& checkpoint) {
   Config& config = checkpoint.config;
-  VOLVELLE_ASSIGN_OR_RETURN(GatedDecoder decoder, read_gated_decoder(checkpoint));
+  VOLVELLE_ASSIGN_OR_RETURN(Decoder decoder, read_decoder(checkpoint));
   const uint64_t unstated = config.mentions("sliding_window") ? 0 : kDefaultWindow;
   decoder.window = config.count("sliding_window", unstated);
   if (decoder.window != 0) decoder.slides = [](uint64_t) { return true; };

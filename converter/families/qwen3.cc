@@ -1,8 +1,8 @@
 // Qwen 3: Llama's blocks, an RMS norm on each query and key head before rotation. Yang et al. 2025,
 // arXiv:2505.09388.
 
+#include "converter/families/decoder.h"
 #include "converter/families/family.h"
-#include "converter/families/gated_decoder.h"
 
 namespace volvelle {
 namespace {
@@ -14,8 +14,9 @@ constexpr uint64_t kDefaultHeadDim = 128;
 
 Result<recipe::Model> describe_qwen3(Checkpoint& checkpoint) {
   Config& config = checkpoint.config;
-  VOLVELLE_ASSIGN_OR_RETURN(GatedDecoder decoder, read_gated_decoder(checkpoint, kDefaultHeadDim));
-  decoder.head_norms = true;
+  VOLVELLE_ASSIGN_OR_RETURN(Decoder decoder, read_decoder(checkpoint, {.default_head_dim = kDefaultHeadDim}));
+  decoder.names.query_norm = checkpoint.gguf() ? "attn_q_norm" : "self_attn.q_norm";
+  decoder.names.key_norm = checkpoint.gguf() ? "attn_k_norm" : "self_attn.k_norm";
   if (!checkpoint.gguf()) {
     const Bias attention = config.flag("attention_bias", false) ? Bias::kRequired : Bias::kNone;
     decoder.query_key_value_bias = attention;

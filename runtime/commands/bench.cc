@@ -47,16 +47,11 @@ struct Measure {
 // Multiplications and additions of one token in all linears: 2 per weight.
 double operations_per_token(const Model& model) {
   double weights = 0;
-  const auto add = [&](const Linear& linear) {
+  model.for_each_linear([&](const Linear& linear, double share) {
+    if (&linear == &model.decoder().head) return;  // runs for the last token only
     weights +=
-        static_cast<double>(linear.weight->rows) * static_cast<double>(linear.weight->columns);
-  };
-  for (const Block& block : model.decoder().blocks) {
-    add(block.attention.qkv);
-    add(block.attention.output);
-    add(block.feed_forward.gate_up);
-    add(block.feed_forward.down);
-  }
+        share * static_cast<double>(linear.outputs()) * static_cast<double>(linear.inputs());
+  });
   return 2 * weights;
 }
 

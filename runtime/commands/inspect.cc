@@ -51,6 +51,16 @@ double dial_error(const Rotary& rotary) {
 }
 
 ordered_json describe_position(const Position& position) {
+  if (const auto* slopes = std::get_if<Slopes>(&position.scheme)) {
+    return {{"scheme", "linear_bias"}, {"slopes", slopes->values}};
+  }
+  if (const auto* additive = std::get_if<AdditiveTable>(&position.scheme)) {
+    return {{"scheme", "additive_table"},
+            {"learned", additive->learned},
+            {"rows", additive->table->rows},
+            {"row_offset", additive->row_offset},
+            {"bytes", additive->table->bytes()}};
+  }
   const auto* rotary = std::get_if<Rotary>(&position.scheme);
   if (rotary == nullptr) return {{"scheme", "none"}};
   const Dial& dial = rotary->dial;
@@ -78,6 +88,12 @@ const char* name_of(Activation activation) {
       return "gelu_erf";
     case Activation::kGeluTanh:
       return "gelu_tanh";
+    case Activation::kGeluSigmoid:
+      return "gelu_sigmoid";
+    case Activation::kRelu:
+      return "relu";
+    case Activation::kReluSquared:
+      return "relu_squared";
   }
   return "";
 }
@@ -87,7 +103,11 @@ int position_of(const Model& model, const Block& block) {
   const auto& positions = model.positions();
   for (size_t i = 0; i < positions.size(); ++i) {
     const auto* rotary = std::get_if<Rotary>(&positions[i].scheme);
-    if (rotary != nullptr && rotary == block.attention.rotary) return static_cast<int>(i);
+    const auto* slopes = std::get_if<Slopes>(&positions[i].scheme);
+    if ((rotary != nullptr && rotary == block.attention.rotary) ||
+        (slopes != nullptr && slopes == block.attention.slopes)) {
+      return static_cast<int>(i);
+    }
   }
   return -1;
 }
@@ -105,7 +125,7 @@ ordered_json describe_block(const Model& model, const Block& block) {
           {"soft_cap", attention.soft_cap},
           {"attention_bias", attention.qkv.bias != nullptr},
           {"query_key_norms", attention.query_norm.has_value()},
-          {"feed_forward_width", feed_forward.down.weight->columns},
+          {"feed_forward_width", feed_forward.inner()},
           {"activation", name_of(feed_forward.activation)},
           {"weights", volvelle::name_of(attention.qkv.weight->type)}};
 }
@@ -125,8 +145,9 @@ Sizes sizes_of(const Model& model) {
   uint64_t attention = 0, feed_forward = 0, rest = 0, dials = 0;
   for (const Block& block : stack.blocks) {
     attention += bytes(block.attention.qkv.weight) + bytes(block.attention.output.weight);
-    feed_forward +=
-        bytes(block.feed_forward.gate_up.weight) + bytes(block.feed_forward.down.weight);
+    for (const Expert& expert : block.feed_forward.experts) {
+      feed_forward += bytes(expert.gate_up.weight) + bytes(expert.down.weight);
+    }
   }
   std::map<std::string, uint64_t> types;
   for (const Tensor& tensor : model.tensors()) {
@@ -212,6 +233,17 @@ ordered_json describe(const Model& model, bool verified) {
 
 std::string position_line(const ordered_json& position) {
   if (position["scheme"] == "none") return "none: order is known from the mask alone";
+  if (position["scheme"] == "linear_bias") {
+    const auto slopes = position["slopes"].get<std::vector<float>>();
+    return std::format("linear bias (ALiBi), slopes {:.6g} to {:.6g} for {} heads, no limit",
+                       std::ranges::max(slopes), std::ranges::min(slopes), slopes.size());
+  }
+  if (position["scheme"] == "additive_table") {
+    return std::format("table added to embeddings, {}, {} rows, position 0 is row {}",
+                       position["learned"].get<bool>() ? "learned" : "computed",
+                       format_count(position["rows"].get<uint64_t>()),
+                       position["row_offset"].get<size_t>());
+  }
   std::string scaling = position["scaling"]["kind"].get<std::string>();
   if (scaling != "none")
     scaling += std::format(" by {}", position["scaling"]["factor"].get<double>());

@@ -1,0 +1,526 @@
+#include "converter/families/decoder.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <format>
+#include <initializer_list>
+#include <utility>
+#include <vector>
+
+#include "converter/families/rotary.h"
+
+namespace volvelle {
+
+const DecoderNames kHuggingFaceNames = {
+    .embedding = "model.embed_tokens",
+    .final_norm = "model.norm",
+    .head = "lm_head",
+    .block = "model.layers",
+    .attention_norm = "input_layernorm",
+    .query = "self_attn.q_proj",
+    .key = "self_attn.k_proj",
+    .value = "self_attn.v_proj",
+    .output = "self_attn.o_proj",
+    .feed_forward_norm = "post_attention_layernorm",
+    .gate = "mlp.gate_proj",
+    .up = "mlp.up_proj",
+    .down = "mlp.down_proj",
+};
+
+const DecoderNames kGgufNames = {
+    .embedding = "token_embd",
+    .final_norm = "output_norm",
+    .head = "output",
+    .block = "blk",
+    .attention_norm = "attn_norm",
+    .query = "attn_q",
+    .key = "attn_k",
+    .value = "attn_v",
+    .output = "attn_output",
+    .feed_forward_norm = "ffn_norm",
+    .gate = "ffn_gate",
+    .up = "ffn_up",
+    .down = "ffn_down",
+};
+
+namespace {
+
+// Far above any model; keeps products of two sizes within 64 bits.
+constexpr uint64_t kSizeLimit = uint64_t{1} << 28;
+
+// Elements of two tensors compared at a time.
+constexpr uint64_t kSliceElements = uint64_t{1} << 18;
+
+// Rows of one source matrix in a linear that may be made of several.
+struct Rows {
+  const char* name;
+  uint64_t outputs;
+  uint64_t head_rows = 0;  // as in recipe::Part
+  uint64_t first = 0;
+  uint64_t stored = 0;  // rows that the source matrix has; 0: `outputs`
+};
+
+class Builder {
+ public:
+  Builder(Checkpoint& checkpoint, const Decoder& decoder)
+      : checkpoint_(checkpoint), decoder_(decoder), names_(decoder.names) {}
+
+  Result<recipe::Model> build() {
+    model_.width = static_cast<uint32_t>(decoder_.width);
+    model_.trained_context = static_cast<uint32_t>(decoder_.context);
+    model_.embedding_scale = static_cast<float>(decoder_.embedding_scale);
+    model_.logit_scale = static_cast<float>(decoder_.logit_scale);
+    model_.logit_soft_cap = static_cast<float>(decoder_.logit_soft_cap);
+    VOLVELLE_RETURN_IF_ERROR(add_embedding());
+    for (uint64_t layer = 0; layer < decoder_.layers; ++layer) {
+      prefix_ = std::format("{}.{}.", names_.block, layer);
+      block_ = std::format("block.{}.", layer);
+      VOLVELLE_ASSIGN_OR_RETURN(recipe::Block block, add_block());
+      const bool slides = decoder_.slides && decoder_.slides(layer);
+      block.attention.window = static_cast<uint32_t>(slides ? decoder_.window : 0);
+      block.attention.position = position_of(layer, slides);
+      model_.blocks.push_back(std::move(block));
+    }
+    prefix_.clear();
+    block_.clear();
+    VOLVELLE_ASSIGN_OR_RETURN(model_.final_norm,
+                              add_norm("final_norm", names_.final_norm, decoder_.width));
+    VOLVELLE_RETURN_IF_ERROR(add_head());
+    return std::move(model_);
+  }
+
+ private:
+  int add_tensor(recipe::Tensor tensor) {
+    model_.tensors.push_back(std::move(tensor));
+    return static_cast<int>(model_.tensors.size()) - 1;
+  }
+
+  int add_position(const recipe::PositionPlan& plan) {
+    const auto found = std::ranges::find(model_.positions, plan);
+    if (found != model_.positions.end())
+      return static_cast<int>(found - model_.positions.begin());
+    model_.positions.push_back(plan);
+    return static_cast<int>(model_.positions.size()) - 1;
+  }
+
+  int position_of(uint64_t layer, bool slides) {
+    if (!decoder_.slopes.empty()) return add_position(recipe::SlopesPlan{decoder_.slopes});
+    const std::optional<RotaryPlan>& rotary = slides ? decoder_.sliding_rotary : decoder_.rotary;
+    if (!rotary || (decoder_.rotates && !decoder_.rotates(layer))) return -1;
+    return add_position(*rotary);
+  }
+
+  Result<void> add_embedding() {
+    const std::string name = std::string(names_.embedding) + ".weight";
+    VOLVELLE_ASSIGN_OR_RETURN(embedding_,
+                              checkpoint_.require(name, {decoder_.vocabulary, decoder_.width}));
+    const uint64_t rows = embedding_->rows();
+    if (rows >= kSizeLimit)
+      return fail("{}: tensor {} has {} rows", checkpoint_.path(), name, rows);
+    model_.vocabulary = static_cast<uint32_t>(rows);
+    model_.embedding = add_tensor(
+        {"embedding", recipe::Use::kEmbedding, rows, decoder_.width, {{embedding_, rows}}});
+    if (names_.learned_table != nullptr) {
+      const std::string table = std::string(names_.learned_table) + ".weight";
+      const uint64_t needed = decoder_.learned_offset + decoder_.context;
+      VOLVELLE_ASSIGN_OR_RETURN(const SourceTensor* source,
+                                checkpoint_.require(table, {needed, decoder_.width}));
+      const int tensor = add_tensor({"position_table", recipe::Use::kTable, needed, decoder_.width,
+                                     {{source, needed}}});
+      model_.position = add_position(
+          recipe::LearnedTable{tensor, static_cast<uint32_t>(decoder_.learned_offset)});
+    }
+    VOLVELLE_ASSIGN_OR_RETURN(
+        model_.embedding_norm, add_norm("embedding_norm", names_.embedding_norm, decoder_.width));
+    return {};
+  }
+
+  // A head that is absent or equal to the embedding is the embedding, whatever the settings say of
+  // tying.
+  Result<void> add_head() {
+    const std::string name = std::string(names_.head) + ".weight";
+    model_.head.weight = model_.embedding;
+    if (decoder_.head_bias == Bias::kRequired ||
+        (decoder_.head_bias == Bias::kIfPresent &&
+         checkpoint_.optional(std::string(names_.head) + ".bias") != nullptr)) {
+      VOLVELLE_ASSIGN_OR_RETURN(
+          const SourceTensor* bias,
+          checkpoint_.require(std::string(names_.head) + ".bias", {model_.vocabulary}));
+      model_.head.bias = add_tensor({"head.bias", recipe::Use::kVector, 1, model_.vocabulary,
+                                     {{bias, model_.vocabulary}}});
+    }
+    if (checkpoint_.optional(name) == nullptr) return {};
+    VOLVELLE_ASSIGN_OR_RETURN(const SourceTensor* head,
+                              checkpoint_.require(name, {model_.vocabulary, decoder_.width}));
+    VOLVELLE_ASSIGN_OR_RETURN(const bool tied, equal(*embedding_, *head));
+    if (tied) return {};
+    model_.head.weight = add_tensor(
+        {"head", recipe::Use::kHead, head->rows(), decoder_.width, {{head, head->rows()}}});
+    return {};
+  }
+
+  // Whether both hold the same values, bit by bit.
+  Result<bool> equal(const SourceTensor& first, const SourceTensor& second) {
+    const uint64_t columns = first.columns();
+    const uint64_t slice = std::max<uint64_t>(1, kSliceElements / columns);
+    std::vector<float> a, b;
+    for (uint64_t row = 0; row < first.rows(); row += slice) {
+      const uint64_t rows = std::min(slice, first.rows() - row);
+      a.resize(rows * columns);
+      b.resize(rows * columns);
+      VOLVELLE_RETURN_IF_ERROR(checkpoint_.source().read(first, row, rows, a));
+      VOLVELLE_RETURN_IF_ERROR(checkpoint_.source().read(second, row, rows, b));
+      const auto same = [](float x, float y) {
+        return std::bit_cast<uint32_t>(x) == std::bit_cast<uint32_t>(y);
+      };
+      if (!std::ranges::equal(a, b, same)) return false;
+    }
+    return true;
+  }
+
+  Result<int> add_vector(const std::string& name, const std::string& source, uint64_t width,
+                         float plus) {
+    // Norms of each head may be stored [heads, head_dim].
+    const SourceTensor* found = checkpoint_.optional(source);
+    const SourceTensor* tensor = found;
+    if (found == nullptr || found->shape.size() != 2 || found->rows() * found->columns() != width) {
+      VOLVELLE_ASSIGN_OR_RETURN(tensor, checkpoint_.require(source, {width}));
+    }
+    recipe::Part part{tensor, width};
+    part.plus = plus;
+    return add_tensor({block_ + name, recipe::Use::kVector, 1, width, {part}});
+  }
+
+  // None where the family has no such norm.
+  Result<std::optional<recipe::Norm>> add_norm(const char* name, const char* source,
+                                               uint64_t width) {
+    if (source == nullptr) return std::optional<recipe::Norm>();
+    recipe::Norm norm{.kind = decoder_.norm, .epsilon = static_cast<float>(decoder_.epsilon)};
+    const std::string path = prefix_ + source;
+    VOLVELLE_ASSIGN_OR_RETURN(
+        norm.weight,
+        add_vector(std::string(name) + ".weight", path + ".weight", width, decoder_.norm_plus));
+    if (decoder_.norm_bias == Bias::kRequired ||
+        (decoder_.norm_bias == Bias::kIfPresent && checkpoint_.optional(path + ".bias"))) {
+      VOLVELLE_ASSIGN_OR_RETURN(
+          norm.bias, add_vector(std::string(name) + ".bias", path + ".bias", width, 0));
+    }
+    return norm;
+  }
+
+  // y = x * (rows, one below the other)^T + bias
+  Result<recipe::Linear> add_linear(const char* name, uint64_t inputs, std::span<const Rows> rows,
+                                    Bias bias) {
+    recipe::Tensor weight{block_ + name + ".weight", recipe::Use::kLinear, 0, inputs, {}};
+    recipe::Tensor offset{block_ + name + ".bias", recipe::Use::kVector, 1, 0, {}};
+    bool biased = false;
+    for (const Rows& part : rows) {
+      const std::string source = prefix_ + part.name;
+      const uint64_t stored = part.stored != 0 ? part.stored : part.outputs;
+      const auto shape = decoder_.transposed ? std::array{inputs, stored} : std::array{stored, inputs};
+      VOLVELLE_ASSIGN_OR_RETURN(const SourceTensor* matrix,
+                                checkpoint_.require(source + ".weight", {shape[0], shape[1]}));
+      weight.parts.push_back({matrix, part.outputs, part.head_rows, part.first,
+                              decoder_.transposed});
+      weight.rows += part.outputs;
+
+      const SourceTensor* vector = nullptr;
+      const bool wanted = bias == Bias::kRequired ||
+                          (bias == Bias::kIfPresent && checkpoint_.optional(source + ".bias"));
+      if (wanted) {
+        VOLVELLE_ASSIGN_OR_RETURN(vector, checkpoint_.require(source + ".bias", {stored}));
+      }
+      biased |= vector != nullptr;
+      offset.parts.push_back({vector, part.outputs, part.head_rows, part.first});
+      offset.columns += part.outputs;
+    }
+    recipe::Linear linear{.weight = add_tensor(std::move(weight))};
+    if (biased) linear.bias = add_tensor(std::move(offset));
+    return linear;
+  }
+
+  // The rows of q, then k, then v, wherever they lie.
+  std::vector<Rows> query_key_value_rows() const {
+    const uint64_t head = decoder_.head_dim, kv_heads = decoder_.kv_heads;
+    const uint64_t query_rows = decoder_.query_heads * head, kv_rows = kv_heads * head;
+    const uint64_t reordered = decoder_.interleaved_rows ? head : 0;
+    if (names_.qkv == nullptr) {
+      return {{names_.query, query_rows, reordered},
+              {names_.key, kv_rows, reordered},
+              {names_.value, kv_rows}};
+    }
+    const uint64_t stored = query_rows + 2 * kv_rows;
+    std::vector<Rows> rows;
+    const auto add = [&](uint64_t first, uint64_t count, uint64_t head_rows) {
+      rows.push_back({names_.qkv, count, head_rows, first, stored});
+    };
+    if (decoder_.fused_rows == FusedRows::kQueryKeyValue) {
+      add(0, query_rows, reordered);
+      add(query_rows, kv_rows, reordered);
+      add(query_rows + kv_rows, kv_rows, 0);
+      return rows;
+    }
+    // A group holds the queries that share a key/value head, then its key and its value.
+    const uint64_t queries = decoder_.query_heads / kv_heads * head, group = queries + 2 * head;
+    for (uint64_t g = 0; g < kv_heads; ++g) add(g * group, queries, reordered);
+    for (uint64_t g = 0; g < kv_heads; ++g) add(g * group + queries, head, reordered);
+    for (uint64_t g = 0; g < kv_heads; ++g) add(g * group + queries + head, head, 0);
+    return rows;
+  }
+
+  std::vector<Rows> feed_forward_rows() const {
+    const uint64_t inner = decoder_.feed_forward_width;
+    if (decoder_.plain_feed_forward) return {{names_.up, inner}};
+    if (names_.gate_up != nullptr) return {{names_.gate_up, 2 * inner}};
+    return {{names_.gate, inner}, {names_.up, inner}};
+  }
+
+  Result<recipe::Attention> add_attention() {
+    const Decoder& shape = decoder_;
+    recipe::Attention attention;
+    attention.query_heads = static_cast<uint32_t>(shape.query_heads);
+    attention.kv_heads = static_cast<uint32_t>(shape.kv_heads);
+    attention.head_dim = static_cast<uint32_t>(shape.head_dim);
+    attention.scale = static_cast<float>(shape.attention_scale != 0
+                                             ? shape.attention_scale
+                                             : 1 / std::sqrt(static_cast<double>(shape.head_dim)));
+    attention.soft_cap = static_cast<float>(shape.attention_soft_cap);
+    attention.qkv_limit = static_cast<float>(shape.qkv_limit);
+    attention.norm_scope = shape.head_norm_scope;
+    VOLVELLE_ASSIGN_OR_RETURN(attention.qkv,
+                              add_linear("attention.qkv", shape.width, query_key_value_rows(),
+                                         shape.query_key_value_bias));
+    const bool shared = shape.head_norm_scope == file::HeadNormScope::head;
+    const auto norm_width = [&](uint64_t heads) { return (shared ? 1 : heads) * shape.head_dim; };
+    VOLVELLE_ASSIGN_OR_RETURN(
+        attention.query_norm,
+        add_norm("attention.query_norm", names_.query_norm, norm_width(shape.query_heads)));
+    VOLVELLE_ASSIGN_OR_RETURN(
+        attention.key_norm,
+        add_norm("attention.key_norm", names_.key_norm, norm_width(shape.kv_heads)));
+    const Rows output[] = {{names_.output, shape.width}};
+    VOLVELLE_ASSIGN_OR_RETURN(attention.output,
+                              add_linear("attention.output", shape.query_heads * shape.head_dim,
+                                         output, shape.output_bias));
+    return attention;
+  }
+
+  Result<recipe::Block> add_block() {
+    const Decoder& shape = decoder_;
+    recipe::Block block;
+    block.residual = shape.residual;
+    block.branch_scale = static_cast<float>(shape.branch_scale);
+    VOLVELLE_ASSIGN_OR_RETURN(block.attention_norm,
+                              add_norm("attention_norm", names_.attention_norm, shape.width));
+    VOLVELLE_ASSIGN_OR_RETURN(block.attention, add_attention());
+    VOLVELLE_ASSIGN_OR_RETURN(
+        block.attention_output_norm,
+        add_norm("attention_output_norm", names_.attention_output_norm, shape.width));
+    VOLVELLE_ASSIGN_OR_RETURN(block.feed_forward_norm,
+                              add_norm("feed_forward_norm", names_.feed_forward_norm, shape.width));
+    block.feed_forward.activation = shape.activation;
+    block.feed_forward.plain = shape.plain_feed_forward;
+    VOLVELLE_ASSIGN_OR_RETURN(block.feed_forward.gate_up,
+                              add_linear("feed_forward.gate_up", shape.width, feed_forward_rows(),
+                                         shape.feed_forward_bias));
+    const Rows down[] = {{names_.down, shape.width}};
+    VOLVELLE_ASSIGN_OR_RETURN(block.feed_forward.down,
+                              add_linear("feed_forward.down", shape.feed_forward_width, down,
+                                         shape.feed_forward_bias));
+    VOLVELLE_ASSIGN_OR_RETURN(
+        block.feed_forward_output_norm,
+        add_norm("feed_forward_output_norm", names_.feed_forward_output_norm, shape.width));
+    return block;
+  }
+
+  Checkpoint& checkpoint_;
+  const Decoder& decoder_;
+  const DecoderNames& names_;
+  const SourceTensor* embedding_ = nullptr;
+  std::string prefix_;  // of source tensors
+  std::string block_;   // of the model's
+  recipe::Model model_;
+};
+
+}  // namespace
+
+void read_activation(Config& config, const std::string& key, const std::string& fallback,
+                     Decoder& decoder) {
+  constexpr std::array<std::pair<std::string_view, file::Activation>, 9> kActivations = {{
+      {"silu", file::Activation::silu},
+      {"swish", file::Activation::silu},
+      {"gelu", file::Activation::gelu_erf},
+      {"gelu_new", file::Activation::gelu_tanh},
+      {"gelu_pytorch_tanh", file::Activation::gelu_tanh},
+      {"gelu_fast", file::Activation::gelu_tanh},
+      {"quick_gelu", file::Activation::gelu_sigmoid},
+      {"relu", file::Activation::relu},
+      {"relu2", file::Activation::relu_squared},
+  }};
+  const std::string name = config.text(key, fallback);
+  for (const auto& [known, activation] : kActivations) {
+    if (name == known) {
+      decoder.activation = activation;
+      return;
+    }
+  }
+  config.refuse(key, "is \"{}\", which is not implemented", name);
+}
+
+namespace {
+
+void read_hugging_face(Config& config, const DecoderKeys& keys, Decoder& decoder) {
+  decoder.names = kHuggingFaceNames;
+  decoder.vocabulary = config.count("vocab_size");
+  decoder.width = config.count(keys.width);
+  decoder.layers = config.count(keys.layers);
+  decoder.query_heads = config.count(keys.query_heads);
+  decoder.kv_heads = keys.kv_heads != nullptr ? config.count(keys.kv_heads, decoder.query_heads)
+                                              : decoder.query_heads;
+  decoder.feed_forward_width = keys.feed_forward_required
+                                   ? config.count(keys.feed_forward_width)
+                                   : config.count(keys.feed_forward_width, 4 * decoder.width);
+  decoder.context = keys.default_context != 0 ? config.count(keys.context, keys.default_context)
+                                              : config.count(keys.context);
+  decoder.epsilon = keys.default_epsilon != 0 ? config.number(keys.epsilon, keys.default_epsilon)
+                                              : config.number(keys.epsilon);
+  config.flag("tie_word_embeddings", false);  // the tensors decide
+  if (keys.activation != nullptr) {
+    read_activation(config, keys.activation, keys.default_activation, decoder);
+  }
+  const uint64_t heads = std::max<uint64_t>(1, decoder.query_heads);
+  const uint64_t fallback = keys.default_head_dim != 0 ? keys.default_head_dim
+                                                       : decoder.width / heads;
+  decoder.head_dim = keys.head_dim ? config.count("head_dim", fallback) : fallback;
+  if (!keys.rotary) return;
+  config.expect("position_embedding_type", "rope");
+  decoder.rotary = hugging_face_rotary(config, "full_attention", decoder.head_dim, keys.rotary_dialect);
+  decoder.sliding_rotary =
+      hugging_face_rotary(config, "sliding_attention", decoder.head_dim, keys.rotary_dialect);
+}
+
+Result<void> read_gguf(Checkpoint& checkpoint, const DecoderKeys& keys, Decoder& decoder) {
+  Config& config = checkpoint.config;
+  decoder.names = kGgufNames;
+  config.optional_count("vocab_size");  // the embedding decides
+  decoder.width = config.count("embedding_length");
+  decoder.layers = config.count("block_count");
+  decoder.query_heads = config.count("attention.head_count");
+  decoder.kv_heads = config.count("attention.head_count_kv", decoder.query_heads);
+  decoder.feed_forward_width = config.count("feed_forward_length");
+  decoder.context = config.count("context_length");
+  decoder.epsilon = config.number(keys.norm == file::NormKind::rms
+                                      ? "attention.layer_norm_rms_epsilon"
+                                      : "attention.layer_norm_epsilon");
+  const uint64_t heads = std::max<uint64_t>(1, decoder.query_heads);
+  decoder.head_dim = config.count("attention.key_length", decoder.width / heads);
+  if (config.count("attention.value_length", decoder.head_dim) != decoder.head_dim) {
+    config.refuse("attention.value_length", "differs from the keys', which is not implemented");
+  }
+  if (const auto window = config.optional_count("attention.sliding_window")) {
+    decoder.window = *window;
+    decoder.slides = [](uint64_t) { return true; };
+  }
+  VOLVELLE_RETURN_IF_ERROR(config.status());
+  if (!keys.rotary) return {};
+  VOLVELLE_ASSIGN_OR_RETURN(decoder.rotary, gguf_rotary(checkpoint, decoder.head_dim));
+  decoder.sliding_rotary = decoder.rotary;
+  return {};
+}
+
+}  // namespace
+
+Result<Decoder> read_decoder(Checkpoint& checkpoint, const DecoderKeys& keys) {
+  Config& config = checkpoint.config;
+  Decoder decoder;
+  decoder.norm = keys.norm;
+  if (checkpoint.gguf()) {
+    VOLVELLE_RETURN_IF_ERROR(read_gguf(checkpoint, keys, decoder));
+  } else {
+    read_hugging_face(config, keys, decoder);
+  }
+  VOLVELLE_RETURN_IF_ERROR(config.status());
+
+  const std::string& file = config.file();
+  if (decoder.head_dim == 0 || (keys.rotary && decoder.head_dim % 2 != 0)) {
+    return fail("{}: a head of {} elements cannot be rotated", file, decoder.head_dim);
+  }
+  if (decoder.query_heads % decoder.kv_heads != 0) {
+    return fail("{}: {} query heads cannot share {} key/value heads evenly", file,
+                decoder.query_heads, decoder.kv_heads);
+  }
+  if (!(decoder.epsilon > 0 && decoder.epsilon < 1)) {
+    return fail("{}: the norms' epsilon is {}", file, decoder.epsilon);
+  }
+  for (const uint64_t size : {decoder.width, decoder.feed_forward_width, decoder.context,
+                              decoder.query_heads * decoder.head_dim}) {
+    if (size > kSizeLimit) return fail("{}: a size of {} is beyond what is supported", file, size);
+  }
+  return decoder;
+}
+
+namespace {
+
+// Which layers `layer_types` calls sliding; none after a fault.
+std::optional<std::vector<bool>> sliding_layers(Config& config, const nlohmann::json& types,
+                                                uint64_t layers) {
+  if (!types.is_array() || types.size() != layers) {
+    config.refuse("layer_types", "does not name the type of {} layers", layers);
+    return std::nullopt;
+  }
+  std::vector<bool> slides;
+  for (const nlohmann::json& type : types) {
+    if (type != "full_attention" && type != "sliding_attention") {
+      config.refuse("layer_types", "names a type of layer that is not implemented: {}",
+                    type.dump());
+      return std::nullopt;
+    }
+    slides.push_back(type == "sliding_attention");
+  }
+  return slides;
+}
+
+}  // namespace
+
+void read_layer_windows(Config& config, Decoder& decoder) {
+  const bool used = config.flag("use_sliding_window", false);
+  const uint64_t window = config.count("sliding_window", 0);
+  const double stated_first = config.number("max_window_layers", 0);
+  const uint64_t first = static_cast<uint64_t>(std::clamp(stated_first, 0.0, 1e9));
+  const nlohmann::json* types = config.value("layer_types");
+  if (types == nullptr) {
+    if (used && window == 0)
+      config.refuse("sliding_window", "is missing though use_sliding_window is set");
+    decoder.window = window;
+    if (used) decoder.slides = [first](uint64_t layer) { return layer >= first; };
+    return;
+  }
+
+  const std::optional<std::vector<bool>> slides = sliding_layers(config, *types, decoder.layers);
+  if (!slides || !std::ranges::contains(*slides, true)) return;
+  if (!used || window == 0) {
+    config.refuse("layer_types",
+                  "names sliding layers, but use_sliding_window or sliding_window is not set");
+    return;
+  }
+  decoder.window = window;
+  decoder.slides = [slides = *slides](uint64_t layer) { return slides[layer]; };
+}
+
+void read_layer_types(Config& config, Decoder& decoder, std::function<bool(uint64_t)> slides) {
+  decoder.slides = std::move(slides);
+  const nlohmann::json* types = config.value("layer_types");
+  if (types == nullptr) return;
+  if (const auto stated = sliding_layers(config, *types, decoder.layers)) {
+    decoder.slides = [stated = *stated](uint64_t layer) { return stated[layer]; };
+  }
+}
+
+Result<recipe::Model> build(Checkpoint& checkpoint, const Decoder& decoder) {
+  VOLVELLE_RETURN_IF_ERROR(checkpoint.config.status());
+  return Builder(checkpoint, decoder).build();
+}
+
+}  // namespace volvelle

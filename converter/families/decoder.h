@@ -1,0 +1,143 @@
+// The decoders of today as one list of choices: which norms a block has and of which kind, how the
+// rows of q, k and v lie, whether the feed-forward is gated, what tells positions, what is scaled
+// and capped. A family states its choices and its tensors' names; the rest is shared.
+
+#ifndef VOLVELLE_CONVERTER_FAMILIES_DECODER_H_
+#define VOLVELLE_CONVERTER_FAMILIES_DECODER_H_
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "converter/families/checkpoint.h"
+#include "converter/families/rotary.h"
+#include "converter/positions/rotary.h"
+#include "converter/recipe.h"
+
+namespace volvelle {
+
+enum class Bias { kNone, kRequired, kIfPresent };
+
+// Source tensors, without ".weight" and ".bias"; null: the family has none. Those after `block` stand
+// in a block.
+struct DecoderNames {
+  const char* embedding = nullptr;
+  const char* embedding_norm = nullptr;
+  const char* learned_table = nullptr;
+  const char* final_norm = nullptr;
+  const char* head = nullptr;
+  const char* block = nullptr;
+  const char* attention_norm = nullptr;
+  const char *query = nullptr, *key = nullptr, *value = nullptr;
+  const char* qkv = nullptr;  // instead of the three
+  const char* output = nullptr;
+  const char *query_norm = nullptr, *key_norm = nullptr;
+  const char* attention_output_norm = nullptr;
+  const char* feed_forward_norm = nullptr;
+  const char *gate = nullptr, *up = nullptr;
+  const char* gate_up = nullptr;  // instead of the two
+  const char* down = nullptr;
+  const char* feed_forward_output_norm = nullptr;
+};
+
+// Names that most families share.
+extern const DecoderNames kHuggingFaceNames;
+extern const DecoderNames kGgufNames;
+
+// How the rows of a fused q, k and v lie.
+enum class FusedRows {
+  kQueryKeyValue,  // all of q, all of k, all of v
+  kGroups,         // the queries of the first key/value head, its key, its value; of the second …
+};
+
+struct Decoder {
+  DecoderNames names;
+
+  uint64_t vocabulary = 0;  // 0: as many as the embedding has rows
+  uint64_t width = 0;
+  uint64_t layers = 0;
+  uint64_t query_heads = 0;
+  uint64_t kv_heads = 0;
+  uint64_t head_dim = 0;
+  uint64_t feed_forward_width = 0;
+  uint64_t context = 0;
+
+  file::NormKind norm = file::NormKind::rms;
+  double epsilon = 0;
+  Bias norm_bias = Bias::kNone;
+  float norm_plus = 0;  // added to every norm's weight
+  file::Residual residual = file::Residual::sequential;
+
+  file::Activation activation = file::Activation::silu;
+  bool plain_feed_forward = false;  // not gated
+  FusedRows fused_rows = FusedRows::kQueryKeyValue;
+  bool transposed = false;        // linears are stored [inputs, outputs]
+  bool interleaved_rows = false;  // rows of q and k lie in interleaved order; half order is wanted
+
+  Bias query_key_value_bias = Bias::kNone;
+  Bias output_bias = Bias::kNone;
+  Bias feed_forward_bias = Bias::kNone;
+  Bias head_bias = Bias::kNone;
+  file::HeadNormScope head_norm_scope = file::HeadNormScope::head;
+
+  double attention_scale = 0;  // 0: 1 / sqrt(head_dim)
+  double attention_soft_cap = 0;
+  double qkv_limit = 0;
+  double embedding_scale = 1;
+  double branch_scale = 1;
+  double logit_scale = 1;
+  double logit_soft_cap = 0;
+
+  uint64_t window = 0;                   // keys that a sliding layer sees
+  std::function<bool(uint64_t)> slides;  // whether a layer does; empty: none
+  // Positions of full and of sliding layers; none: the mask alone tells.
+  std::optional<RotaryPlan> rotary;
+  std::optional<RotaryPlan> sliding_rotary;
+  std::function<bool(uint64_t)> rotates;  // whether a layer does; empty: all
+  std::vector<float> slopes;              // ALiBi's, of every layer
+  uint64_t learned_offset = 0;            // row of position 0 in the learned table
+};
+
+// What config.json calls the sizes, today's spelling unless told otherwise, and what it means where it
+// is silent.
+struct DecoderKeys {
+  const char* width = "hidden_size";
+  const char* layers = "num_hidden_layers";
+  const char* query_heads = "num_attention_heads";
+  const char* kv_heads = "num_key_value_heads";  // null: as many as query heads
+  const char* feed_forward_width = "intermediate_size";
+  bool feed_forward_required = true;  // otherwise 4 * width
+  const char* context = "max_position_embeddings";
+  uint64_t default_context = 0;  // 0: must be stated
+  file::NormKind norm = file::NormKind::rms;
+  const char* epsilon = "rms_norm_eps";
+  double default_epsilon = 0;  // 0: must be stated
+  const char* activation = "hidden_act";  // null: the family knows
+  const char* default_activation = "silu";
+  bool head_dim = true;           // may be stated
+  uint64_t default_head_dim = 0;  // 0: width / query heads
+  bool rotary = true;
+  RotaryDialect rotary_dialect;
+};
+
+// What config.json or the metadata say of all such models, rotary positions included, biases and
+// windows not.
+Result<Decoder> read_decoder(Checkpoint& checkpoint, const DecoderKeys& keys = {});
+
+// The activation that `key` names.
+void read_activation(Config& config, const std::string& key, const std::string& fallback,
+                     Decoder& decoder);
+
+// Windows by `layer_types`, or by `use_sliding_window` and `max_window_layers` (Qwen's spelling).
+void read_layer_windows(Config& config, Decoder& decoder);
+
+// Which layers slide by `layer_types`; without it, those that `slides` names.
+void read_layer_types(Config& config, Decoder& decoder, std::function<bool(uint64_t)> slides);
+
+// Finds the tensors.
+Result<recipe::Model> build(Checkpoint& checkpoint, const Decoder& decoder);
+
+}  // namespace volvelle
+
+#endif  // VOLVELLE_CONVERTER_FAMILIES_DECODER_H_
