@@ -214,8 +214,8 @@ TEST_CASE("a result that cannot be written is an error") {
 
 TEST_CASE(
     "Ctrl-C ends a long command without a result or a complaint, with a shell's status for it") {
-  const Ran ran =
-      run_program({"bench", models().plain, "-n", "100", "-r", "1000"}, {.interrupt_after = 0.5});
+  const Ran ran = run_program({"bench", models().plain, "-p", "100", "-n", "100", "-r", "1000"},
+                              {.interrupt_after = 0.5});
   CHECK(ran.status == 130);
   CHECK(ran.out == "");
   CHECK(ran.err == "");
