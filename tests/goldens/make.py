@@ -276,15 +276,15 @@ def one_line_lists(tree, indent="  "):
     return "{\n" + body + "\n" + indent[2:] + "}"
 
 
-def attempt(name, make, folder=None):
+def attempt(name, make, folder=None, trials=20):
     """Calls make(folder, rng) with seed after seed until every margin is fair."""
     folder = folder or HERE / name
-    for trial in range(20):
+    for trial in range(trials):
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         if make(folder, np.random.default_rng([zlib.crc32(name.encode()), trial])):
             return
-    raise SystemExit(f"{name}: no fair model in 20 trials")
+    raise SystemExit(f"{name}: no fair model in {trials} trials")
 
 
 # --------------------------------------------------------------------------------------------------
