@@ -2,6 +2,7 @@
 
 #include <bit>
 #include <cstring>
+#include <filesystem>
 #include <set>
 
 #include "kernels/quantize.h"
@@ -11,6 +12,11 @@
 namespace volvelle {
 
 Result<std::shared_ptr<const Model>> Model::load(const std::string& path) {
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored)) {  // a checkpoint's, most likely
+    return fail("{}: is a folder; make a model of the checkpoint in it with `volvelle convert`",
+                path);
+  }
   VOLVELLE_ASSIGN_OR_RETURN(MappedFile file, MappedFile::open(path));
   std::shared_ptr<Model> model(new Model);
   model->path_ = path;

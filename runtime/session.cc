@@ -149,10 +149,12 @@ Result<void> Session::State::check(std::span<const int32_t> input) const {
   if (input.empty()) return fail("there are no tokens to feed: give a prompt of at least one");
   VOLVELLE_RETURN_IF_ERROR(model->check_tokens(input));
   if (input.size() > options.context - tokens) {
-    return fail(
-        "{} tokens do not fit: {} of the context's {} are taken; ask for a larger --context, up to "
-        "{}",
-        input.size(), tokens, options.context, stack().context - options.first_position);
+    const size_t most = stack().context - options.first_position;
+    return fail("{} tokens do not fit: {} of the context's {} are taken; {}", input.size(), tokens,
+                options.context,
+                options.context < most
+                    ? std::format("ask for a larger --context, up to {}", most)
+                    : "the model's positions end there, so convert again with a larger --context");
   }
   return {};
 }

@@ -265,6 +265,10 @@ void add_bench_command(Program& program) {
       ->type_name("N");
   command.add_flag("--json", o.json, "Write one JSON object");
   add_compute_options(command, o.compute);
+  command.parse_complete_callback([options] {
+    if (options->prompt == 0 && options->new_tokens == 0)
+      throw CLI::ValidationError("-p 0 and -n 0 leave nothing to measure");
+  });
 }
 
 }  // namespace volvelle

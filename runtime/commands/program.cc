@@ -7,6 +7,7 @@
 #include <charconv>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 
@@ -57,6 +58,8 @@ Result<std::shared_ptr<const Tokenizer>> Program::open_tokenizer(const std::stri
   for (auto kind = tokenizer_sources_.rbegin(); kind != tokenizer_sources_.rend(); ++kind) {
     if (kind->accepts(source)) return kind->open(source);
   }
+  if (std::error_code ignored; !std::filesystem::exists(source, ignored))
+    return fail("{}: there is no such file or folder; check the path", printable(source));
   return fail("{}: no tokenizer is read from this; give {}", printable(source),
               tokenizer_sources());
 }
