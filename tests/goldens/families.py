@@ -75,7 +75,16 @@ def checkpoint(model):
 def logits_of(model, tokens):
     # Dynamic scaling remembers the longest sequence: a copy has seen none.
     model = copy.deepcopy(model) if "dynamic" in str(model.config) else model
-    return model(torch.tensor([tokens]), use_cache=False).logits[0].numpy()
+    inputs = alibi_inputs(model.slopes, len(tokens)) if hasattr(model, "slopes") else {}
+    return model(torch.tensor([tokens]), use_cache=False, **inputs).logits[0].numpy()
+
+
+def alibi_inputs(slopes, tokens):
+    """What makes a llama one with ALiBi: no rotation, and a mask that has the biases."""
+    distances = torch.arange(tokens) - torch.arange(tokens)[:, None]
+    mask = slopes.to(torch.get_default_dtype())[:, None, None] * distances
+    return {"position_ids": torch.zeros(1, tokens, dtype=torch.long),
+            "attention_mask": mask.masked_fill(distances > 0, -1e9)[None]}
 
 
 class Doubles(torch.overrides.TorchFunctionMode):
@@ -217,6 +226,15 @@ def disturbances(model, tokens, logits, faults):
     def moved(name, wrong):
         found[name] = float(np.abs(logits_of(wrong, tokens) - logits).max()) / spread(logits)
 
+    if hasattr(model, "slopes"):
+        heads = config.num_attention_heads
+        for name, slopes in [("slopes 1.1", model.slopes * 1.1),
+                             ("one geometric row of slopes",
+                              2.0 ** (-8 / heads * torch.arange(1, heads + 1)))]:
+            wrong = copy.deepcopy(model)
+            wrong.slopes = slopes
+            moved(name, wrong)
+        return found
     rotary = any(type(x).__name__.endswith("RotaryEmbedding") for x in model.modules())
     dials = rotary_parameters(config) if rotary and not getattr(config, "alibi", False) else []
     if dials:
@@ -283,7 +301,7 @@ def record(folder, model, case, rng, prompt, suffix, save, source="folder"):
 def config_of(architecture, model_type, **keys):
     """A config.json as its files have it; a key of ABSENT is left out."""
     config = {"architectures": [architecture], "model_type": model_type, "vocab_size": 96,
-              "bos_token_id": 1, "eos_token_id": 2, "torch_dtype": "float32"} | keys
+              "bos_token_id": 1, "eos_token_id": 2, "torch_dtype": "float16"} | keys
     return {key: value for key, value in config.items() if value is not ABSENT}
 
 
@@ -367,6 +385,7 @@ def gemma(architecture, model_type, **keys):
         "num_key_value_heads": 1, "head_dim": 16, "intermediate_size": 40, "hidden_act": ABSENT,
         "hidden_activation": "gelu_pytorch_tanh", "rms_norm_eps": 1e-6,
         "tie_word_embeddings": True, "pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 1,
+        "torch_dtype": "float32",  # in which the root of the width is not rounded
     } | keys)
 
 
@@ -467,6 +486,37 @@ def without_prefix(prefix, **stray):
         return {name.removeprefix(prefix): x for name, x in state.items()} | stray
 
     return rename
+
+
+def baichuan(state):
+    """A llama's tensors as Baichuan has them: q, k and v in one."""
+    joined = {}
+    for name, x in state.items():
+        if "q_proj" in name:
+            parts = [state[name.replace("q_proj", f"{part}_proj")] for part in "qkv"]
+            joined[name.replace("q_proj", "W_pack")] = torch.cat(parts)
+        elif "k_proj" not in name and "v_proj" not in name:
+            joined[name] = x
+    return joined
+
+
+def baichuan_cases():
+    """Baichuan is not in transformers: a llama with its weights, and ALiBi in its mask for 13B."""
+    shape = {"hidden_size": 36, "intermediate_size": 52, "num_attention_heads": 6,
+             "num_key_value_heads": ABSENT}
+    cases = {}
+    for name, about, limit in [
+            ("baichuan_7b", "rotary", {}),
+            ("baichuan_13b", "six heads of ALiBi", {"max_position_embeddings": ABSENT,
+                                                    "model_max_length": 64})]:
+        cases[name] = dict(
+            about=f"baichuan ({name[9:].upper()}'s shape): W_pack holds q, k and v; {about}; the "
+                  "reference is transformers' llama, arranged after descriptions of the family",
+            config=gated("BaichuanForCausalLM", "baichuan",
+                         **shape | {"rope_theta": ABSENT} | limit),
+            reference=gated("LlamaForCausalLM", "llama", **shape), rename=baichuan)
+    cases["baichuan_13b"]["alibi_heads"] = 6
+    return cases
 
 
 def full_width(config):
@@ -756,6 +806,12 @@ CASES = {
         config=scaled(ABSENT, rope_theta=ABSENT, rope_parameters={
             "rope_type": "yarn", "rope_theta": 500.0, "factor": 4.0,
             "original_max_position_embeddings": 32})),
+    "llama_proportional": dict(
+        about="llama: proportional scaling, half of the planes rotating at the whole width's "
+              "frequencies, halved, and the others not at all",
+        config=scaled(ABSENT, rope_theta=ABSENT, rope_parameters={
+            "rope_type": "proportional", "rope_theta": 1000.0, "factor": 2.0,
+            "partial_rotary_factor": 0.5})),
     "llama_ntk_aware": dict(
         about="llama: a base changed for good from 100 by 4^(16/14), as NTK-aware scaling does",
         config=scaled(None, rope_theta=100.0 * 4.0 ** (16 / 14))),
@@ -773,7 +829,7 @@ CASES = {
                             "short_factor": [1.0, 1.0, 1.1, 1.2, 1.3, 1.4],
                             "long_factor": [1.0, 1.4, 1.9, 2.7, 3.7, 6.0]}),
         faults={"attention_factor left out": setting_dial(attention_factor=None)}),
-}
+} | baichuan_cases()
 
 
 # --------------------------------------------------------------------------------------------------
@@ -788,12 +844,22 @@ def make_folder(name):
         ends = {k: config[k] for k in ("bos_token_id", "eos_token_id")}
         (folder / "generation_config.json").write_text(json.dumps(ends, indent=2) + "\n")
         model = AutoModelForCausalLM.from_config(
-            AutoConfig.from_pretrained(folder), dtype=torch.float32,
+            AutoConfig.for_model(**case["reference"]) if "reference" in case
+            else AutoConfig.from_pretrained(folder), dtype=torch.float32,
             attn_implementation=attention, experts_implementation="eager").eval()
         fill(model, rng)
+        if "alibi_heads" in case:
+            model.slopes = modeling_bloom._get_alibi_slopes(case["alibi_heads"], None)
+        dtype = getattr(torch, config.get("torch_dtype") or config["dtype"])
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.copy_(parameter.to(dtype).float())
 
         def save():
-            tidy(folder, case.get("rename", dict)(checkpoint(model)))
+            state = {name: x.to(dtype) for name, x in checkpoint(model).items()}
+            tidy(folder, case.get("rename", dict)(state))
+            if "reference" in case:
+                return
             tokens = list(range(3, 20))
             read = AutoModelForCausalLM.from_pretrained(
                 folder, dtype=torch.float32, attn_implementation=attention,
@@ -812,7 +878,7 @@ def make_folder(name):
 
     kept = HERE / name
     # Two spellings of one model share a seed.
-    attempt(case.get("seed", name), make, kept if kept.exists() else HERE / "pending" / name, 60)
+    attempt(case.get("seed", name), make, kept if kept.exists() else HERE / "pending" / name, 200)
 
 
 def main(names):

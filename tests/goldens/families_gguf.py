@@ -104,6 +104,7 @@ def write(path, arch, model, case):
     writer.add_context_length(next(
         (getattr(config, key) for key in ("max_position_embeddings", "max_seq_len")
          if hasattr(config, key)), 256))
+    writer.add_vocab_size(config.vocab_size)
     writer.add_embedding_length(config.hidden_size)
     writer.add_block_count(layers)
     inner = "blk.0.ffn_down_exps.weight" if "blk.0.ffn_down_exps.weight" in tensors else \
@@ -176,9 +177,9 @@ CASES = {
         arch="gemma", about="GGUF, gemma: norms hold 1 + w; epsilon 0.02",
         config=hf.gemma("GemmaForCausalLM", "gemma", rms_norm_eps=0.02)),
     "gguf_gemma2": dict(
-        arch="gemma2", about="GGUF, gemma2: soft caps, a window of 12 on the first of two layers; "
-                             "scores scaled by the root of head_dim",
-        config=hf.gemma2(query_pre_attn_scalar=16, num_key_value_heads=2),
+        arch="gemma2", about="GGUF, gemma2: soft caps, a window of 12 on the first and third of "
+                             "four layers; scores scaled by the root of head_dim",
+        config=hf.gemma2(query_pre_attn_scalar=16, num_hidden_layers=4, intermediate_size=32),
         keys=dict(add_attn_logit_softcapping=4.0, add_final_logit_softcapping=6.0,
                   add_sliding_window=12),
         faults={"no cap on scores": setting(attn_logit_softcapping=None),
@@ -325,7 +326,7 @@ def make_gguf(name):
                    for suffix, prompt in case.get("prompts", {"": hf.PROMPT}).items())
 
     kept = HERE / name
-    attempt(name, make, kept if kept.exists() else HERE / "pending" / name, 60)
+    attempt(name, make, kept if kept.exists() else HERE / "pending" / name, 200)
 
 
 def main(names):
