@@ -539,6 +539,12 @@ CASES = {
         about="gpt_neox: parallel residual, rotary_pct 0.25 of 16, base 100, rows of each head's "
               "q, k and v together; epsilon 0.02",
         config=gpt_neox(), faults={"full width": full_width}),
+    "gpt_neox_spelling_5": dict(
+        about="gpt_neox: the model of gpt_neox_parallel, positions spelled as in transformers 5",
+        seed="gpt_neox_parallel",
+        config=gpt_neox(rotary_pct=ABSENT, rotary_emb_base=ABSENT, rope_parameters={
+            "rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 0.25}),
+        faults={"full width": full_width}),
     "gpt_neox_sequential": dict(
         about="gpt_neox: sequential residual, rotary_pct 0.375, base 500",
         config=gpt_neox(use_parallel_residual=False, rotary_pct=0.375, rotary_emb_base=500),
@@ -708,19 +714,20 @@ CASES = {
                       intermediate_size=32, sliding_window_pattern=4),
         faults={"all slide": all_sliding}),
     "glm": dict(
-        about="glm: interleaved pairs on the first half of 12, biases on q, k and v, fused gate "
-              "and up",
-        config=glm("GlmForCausalLM", "glm")),
+        about="glm: interleaved pairs on the first half of 12 (no key says so), biases on q, k and "
+              "v, fused gate and up",
+        config=glm("GlmForCausalLM", "glm", partial_rotary_factor=ABSENT),
+        faults={"full width": full_width}),
     "glm4": dict(
         about="glm4: glm with norms after the branches too; epsilon 0.02",
         config=glm("Glm4ForCausalLM", "glm4", rms_norm_eps=0.02)),
     "persimmon": dict(
         about="persimmon: norms for heads of q and k with biases, squared relu, biases, rotary on "
-              "half of 12",
+              "half of 12 (no key says so)",
         config=gated("PersimmonForCausalLM", "persimmon", **layer_norms(dict(
             hidden_size=48, vocab_size=80, num_key_value_heads=ABSENT,
             hidden_act="relu2", qk_layernorm=True,
-            partial_rotary_factor=0.5, rope_theta=1000.0))),
+            rope_theta=1000.0))),
         faults={"full width": full_width}),
     "starcoder2": dict(
         about="starcoder2: norms and linears with biases, tanh gelu without gate, a window of 16",
