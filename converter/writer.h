@@ -33,7 +33,8 @@ class ModelWriter {
   // A segment at once; without bytes, one that lies nowhere.
   Result<file::Segment> write_segment(std::span<const std::byte> bytes);
 
-  // Writes the table and the header and gives the file its name. Nothing may follow.
+  // Writes the table and the header, loads the result as the runtime would, and gives the file its
+  // name. Nothing may follow.
   Result<void> finish(std::span<const std::byte> table);
 
   // Fails now if there is no room for `bytes` more.
@@ -45,6 +46,7 @@ class ModelWriter {
   struct Checksum;
 
   explicit ModelWriter(OutputFile file);
+  Result<void> try_loading() const;
 
   OutputFile file_;
   std::unique_ptr<Checksum> checksum_;  // of the segment in progress
