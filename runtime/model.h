@@ -182,8 +182,8 @@ class Model {
   // head's included.
   size_t weight_bytes_per_token() const;
 
-  // Checks a tensor's bytes against their checksums.
-  Result<void> verify_checksums(const Tensor& tensor) const;
+  // Checks a tensor's bytes against their checksums, and that its floats and scales are finite.
+  Result<void> verify_contents(const Tensor& tensor) const;
 
   // Lets the system forget a tensor's pages, which have been packed: they come back from the file
   // when touched.

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "runtime/file_format.h"
+#include "runtime/finite.h"
 #include "runtime/tokenizer/stored.h"
 
 namespace volvelle {
@@ -17,13 +18,16 @@ constexpr uint64_t kMaxWidth = 1 << 20;
 constexpr uint64_t kMaxHeads = 1 << 14;
 constexpr uint64_t kMaxHeadDim = 1 << 13;
 constexpr uint64_t kMaxContext = 1ull << 31;
+constexpr size_t kMaxBlocks = 1 << 12;
+constexpr size_t kMaxTensors = 1 << 16;
+constexpr size_t kMaxTextBytes = 1 << 10;
 
 bool is_finite_positive(float x) { return std::isfinite(x) && x > 0; }
 
-// Text of the file that messages will show: control characters, which could steer a terminal,
-// become '?'.
+// Text of the file that messages will show: cut, for tables may share one long text, and with '?'
+// for control characters, which could steer a terminal.
 std::string text(const flatbuffers::String* string) {
-  std::string text = string ? string->str() : std::string();
+  std::string text(string ? string->string_view().substr(0, kMaxTextBytes) : std::string_view());
   std::ranges::replace_if(text, [](unsigned char c) { return c < 0x20 || c == 0x7f; }, '?');
   return text;
 }
@@ -51,6 +55,10 @@ Result<void> ModelVerifier::verify(Model& model) {
   model.licence_ = text(table->licence());
   model.vocabulary_ = table->vocabulary();
 
+  if (table->tensors()->size() > kMaxTensors) {
+    return verifier.refuse("tensors: {} are more than the {} possible", table->tensors()->size(),
+                           kMaxTensors);
+  }
   model.tensors_.reserve(table->tensors()->size());
   for (size_t i = 0; i < table->tensors()->size(); ++i) {
     VOLVELLE_RETURN_IF_ERROR(verifier.add_tensor(table->tensors()->Get(i), i));
@@ -127,10 +135,21 @@ Result<SegmentView> ModelVerifier::locate(const file::Segment* segment,
                      segment->offset()};
 }
 
+// Segments that many tables share would be read or packed once for each: a small file could take
+// hours and all memory.
+Result<void> ModelVerifier::spend(uint64_t bytes, const std::string& where) {
+  if (bytes > unspent_bytes_) {
+    return refuse("{}: the model's parts together use more bytes than the file has", where);
+  }
+  unspent_bytes_ -= bytes;
+  return {};
+}
+
 Result<SegmentView> ModelVerifier::locate_checked(const file::Segment* segment,
-                                                  const std::string& where) const {
+                                                  const std::string& where) {
   VOLVELLE_ASSIGN_OR_RETURN(SegmentView view, locate(segment, where));
-  if (checksum(view.bytes) != view.checksum) {
+  VOLVELLE_RETURN_IF_ERROR(spend(view.bytes.size(), where));
+  if (!view.bytes.empty() && checksum(view.bytes) != view.checksum) {
     return refuse("{}: the segment's checksum does not hold; copy or convert the file again",
                   where);
   }
@@ -193,8 +212,9 @@ Result<void> ModelVerifier::add_position(const file::Position* stored, size_t in
     case file::Scheme::NONE:
       break;
     case file::Scheme::Rotary: {
-      VOLVELLE_ASSIGN_OR_RETURN(position.scheme,
-                                rotary(*stored->scheme_as_Rotary(), where + ", rotary"));
+      const file::Rotary* stored_rotary = stored->scheme_as_Rotary();
+      if (stored_rotary == nullptr) return refuse("{}, rotary: the scheme is missing", where);
+      VOLVELLE_ASSIGN_OR_RETURN(position.scheme, rotary(*stored_rotary, where + ", rotary"));
       break;
     }
     default:
@@ -207,7 +227,7 @@ Result<void> ModelVerifier::add_position(const file::Position* stored, size_t in
   return {};
 }
 
-Result<Rotary> ModelVerifier::rotary(const file::Rotary& stored, const std::string& where) const {
+Result<Rotary> ModelVerifier::rotary(const file::Rotary& stored, const std::string& where) {
   Rotary rotary;
   switch (stored.pairing()) {
     case file::Pairing::half:
@@ -237,6 +257,10 @@ Result<Rotary> ModelVerifier::rotary(const file::Rotary& stored, const std::stri
   rotary.dial = {reinterpret_cast<const float*>(coarse.bytes.data()),
                  reinterpret_cast<const float*>(fine.bytes.data()), coarse_rows, fine_rows,
                  width / 2};
+  if (!all_finite({rotary.dial.coarse, coarse_rows * width}) ||
+      !all_finite({rotary.dial.fine, fine_rows * width})) {
+    return refuse("{}: a dial holds what is no number", where);
+  }
   for (const auto& [name, values, view] :
        {std::tuple{"frequencies", stored.frequencies(), &rotary.frequencies},
         std::tuple{"original_frequencies", stored.original_frequencies(),
@@ -268,23 +292,23 @@ Result<const Tensor*> ModelVerifier::tensor(int index, const std::string& where)
   return &model_.tensors_[index];
 }
 
-Result<const float*> ModelVerifier::vector(int index, size_t width,
-                                           const std::string& where) const {
+Result<const float*> ModelVerifier::vector(int index, size_t width, const std::string& where) {
   VOLVELLE_ASSIGN_OR_RETURN(const Tensor* values, tensor(index, where));
   if (values->type != TensorType::kF32 || values->rows != 1 || values->columns != width) {
     return refuse("{}: tensor {} must be f32 of 1 x {}", where, values->name, width);
   }
+  VOLVELLE_RETURN_IF_ERROR(spend(values->bytes(), where));
+  VOLVELLE_RETURN_IF_ERROR(model_.verify_contents(*values));
   return values->f32();
 }
 
-Result<Norm> ModelVerifier::norm(const file::Norm* stored, size_t width,
-                                 const std::string& where) const {
+Result<Norm> ModelVerifier::norm(const file::Norm* stored, size_t width, const std::string& where) {
   if (stored == nullptr) return refuse("{}: the norm is missing", where);
   if (stored->kind() != file::NormKind::rms) {
     return refuse("{}: norm {} is unknown to this version", where,
                   static_cast<int>(stored->kind()));
   }
-  if (!std::isfinite(stored->epsilon()) || stored->epsilon() < 0) {
+  if (!is_finite_positive(stored->epsilon())) {
     return refuse("{}: epsilon {} is out of range", where, stored->epsilon());
   }
   VOLVELLE_ASSIGN_OR_RETURN(const float* weight,
@@ -293,13 +317,14 @@ Result<Norm> ModelVerifier::norm(const file::Norm* stored, size_t width,
 }
 
 Result<Linear> ModelVerifier::linear(const file::Linear* stored, size_t outputs, size_t inputs,
-                                     const std::string& where) const {
+                                     const std::string& where) {
   if (stored == nullptr) return refuse("{}: the linear is missing", where);
   VOLVELLE_ASSIGN_OR_RETURN(const Tensor* weight, tensor(stored->weight(), where + ", weight"));
   if (weight->rows != outputs || weight->columns != inputs) {
     return refuse("{}: tensor {} is {} x {} and must be {} x {}", where, weight->name, weight->rows,
                   weight->columns, outputs, inputs);
   }
+  VOLVELLE_RETURN_IF_ERROR(spend(weight->bytes(), where));
   Linear linear{weight, nullptr};
   if (stored->bias() >= 0) {
     VOLVELLE_ASSIGN_OR_RETURN(linear.bias, vector(stored->bias(), outputs, where + ", bias"));
@@ -308,7 +333,7 @@ Result<Linear> ModelVerifier::linear(const file::Linear* stored, size_t outputs,
 }
 
 Result<Attention> ModelVerifier::attention(const file::Attention& stored, const Stack& stack,
-                                           const std::string& where) const {
+                                           const std::string& where) {
   Attention attention;
   attention.query_heads = stored.query_heads();
   attention.kv_heads = stored.kv_heads();
@@ -368,7 +393,7 @@ Result<Attention> ModelVerifier::attention(const file::Attention& stored, const 
 }
 
 Result<FeedForward> ModelVerifier::feed_forward(const file::FeedForward& stored, size_t width,
-                                                const std::string& where) const {
+                                                const std::string& where) {
   FeedForward feed_forward;
   switch (stored.activation()) {
     case file::Activation::silu:
@@ -396,7 +421,7 @@ Result<FeedForward> ModelVerifier::feed_forward(const file::FeedForward& stored,
 }
 
 Result<Block> ModelVerifier::block(const file::Block* stored, const Stack& stack,
-                                   const std::string& where) const {
+                                   const std::string& where) {
   if (stored->residual() != file::Residual::pre_norm) {
     return refuse("{}: residual layout {} is unknown to this version", where,
                   static_cast<int>(stored->residual()));
@@ -445,6 +470,10 @@ Result<void> ModelVerifier::add_stack(const file::Stack* stored) {
   }
   if (stack.embedding->type == TensorType::kQ4) {
     return refuse("stack, embedding: rows of 4 bits are not read by this version");
+  }
+  if (stored->blocks()->size() > kMaxBlocks) {
+    return refuse("stack: {} blocks are more than the {} possible", stored->blocks()->size(),
+                  kMaxBlocks);
   }
   stack.blocks.reserve(stored->blocks()->size());
   for (size_t i = 0; i < stored->blocks()->size(); ++i) {
@@ -496,7 +525,7 @@ Result<void> ModelVerifier::add_tokenizer(const file::Tokenizer& stored) {
   if (!tokenizer) {
     const std::string& message = tokenizer.error().message;
     if (message.starts_with(model_.path_)) return std::unexpected(std::move(tokenizer).error());
-    return refuse("tokenizer: {}", message);
+    return refuse("{}", message);
   }
   model_.tokenizer_.emplace(*std::move(tokenizer));
   return {};

@@ -19,27 +19,28 @@ class ModelVerifier {
   static Result<void> verify(Model& model);
 
  private:
-  explicit ModelVerifier(Model& model) : model_(model) {}
+  explicit ModelVerifier(Model& model) : model_(model), unspent_bytes_(model.bytes_.size()) {}
 
   // Each fails with a sentence that opens with the file's path and `where`.
   Result<const file::Model*> open_table();
   Result<SegmentView> locate(const file::Segment* segment, const std::string& where) const;
-  Result<SegmentView> locate_checked(const file::Segment* segment, const std::string& where) const;
+  Result<SegmentView> locate_checked(const file::Segment* segment, const std::string& where);
+  Result<void> spend(uint64_t bytes, const std::string& where);
   Result<void> expect_bytes(const SegmentView& view, uint64_t bytes,
                             const std::string& where) const;
   Result<void> add_tensor(const file::Tensor* tensor, size_t index);
   Result<void> add_position(const file::Position* position, size_t index);
-  Result<Rotary> rotary(const file::Rotary& rotary, const std::string& where) const;
+  Result<Rotary> rotary(const file::Rotary& rotary, const std::string& where);
   Result<const Tensor*> tensor(int index, const std::string& where) const;
-  Result<const float*> vector(int index, size_t width, const std::string& where) const;
-  Result<Norm> norm(const file::Norm* norm, size_t width, const std::string& where) const;
+  Result<const float*> vector(int index, size_t width, const std::string& where);
+  Result<Norm> norm(const file::Norm* norm, size_t width, const std::string& where);
   Result<Linear> linear(const file::Linear* linear, size_t outputs, size_t inputs,
-                        const std::string& where) const;
+                        const std::string& where);
   Result<Attention> attention(const file::Attention& attention, const Stack& stack,
-                              const std::string& where) const;
+                              const std::string& where);
   Result<FeedForward> feed_forward(const file::FeedForward& feed_forward, size_t width,
-                                   const std::string& where) const;
-  Result<Block> block(const file::Block* block, const Stack& stack, const std::string& where) const;
+                                   const std::string& where);
+  Result<Block> block(const file::Block* block, const Stack& stack, const std::string& where);
   Result<void> add_stack(const file::Stack* stack);
   Result<void> add_tokenizer(const file::Tokenizer& tokenizer);
   Result<void> add_generation(const file::Generation* generation);
@@ -50,6 +51,7 @@ class ModelVerifier {
   }
 
   Model& model_;
+  uint64_t unspent_bytes_;  // of the file's, for what loading reads and sessions pack
 };
 
 }  // namespace volvelle

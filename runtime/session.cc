@@ -10,6 +10,7 @@
 #include "kernels/norm.h"
 #include "platforms/memory.h"
 #include "runtime/block.h"
+#include "runtime/finite.h"
 #include "runtime/kv_cache.h"
 #include "runtime/linear.h"
 #include "runtime/packed_weights.h"
@@ -52,6 +53,7 @@ struct Session::State {
   Result<void> check(std::span<const int32_t> input) const;
   Result<void> run_chunk(std::span<const int32_t> input);
   Result<std::span<const float>> head_rows(size_t first, size_t rows);
+  Result<void> check_finite(std::span<const float> numbers) const;
 };
 
 // Lays all scratch out in one buffer: first its parts' sizes, then their places.
@@ -84,8 +86,9 @@ Result<void> Session::State::reserve() {
       {&workspace.gated, chunk * inner},
       {&workspace.attention, pool.threads() * attention},
   };
-  for (const Position& position : model->positions()) {
-    if (const auto* rotary = std::get_if<Rotary>(&position.scheme))
+  for (const Block& block : stack.blocks) {
+    const Rotary* rotary = block.attention.rotary;
+    if (rotary != nullptr && !std::ranges::contains(dials, rotary, &DialRows::rotary))
       dials.push_back({rotary, nullptr});
   }
   for (DialRows& dial : dials) parts.push_back({&dial.rows, chunk * dial.rotary->dial.width()});
@@ -138,7 +141,7 @@ Result<std::unique_ptr<Session>> Session::open(std::shared_ptr<const Model> mode
   }
   VOLVELLE_ASSIGN_OR_RETURN(state->head, LinearOperator::make(*model, stack.head, state->packed));
   if (stack.embedding != stack.head.weight)
-    VOLVELLE_RETURN_IF_ERROR(model->verify_checksums(*stack.embedding));
+    VOLVELLE_RETURN_IF_ERROR(model->verify_contents(*stack.embedding));
   return std::unique_ptr<Session>(new Session(std::move(state)));
 }
 
@@ -179,6 +182,7 @@ Result<void> Session::State::run_chunk(std::span<const int32_t> input) {
     VOLVELLE_RETURN_IF_ERROR(blocks[i].run(
         chunk, cache.layer(i), dial == dials.end() ? nullptr : dial->rows, workspace, pool));
   }
+  VOLVELLE_RETURN_IF_ERROR(check_finite({x, input.size() * stack.width}));
   tokens += input.size();
   return {};
 }
@@ -191,7 +195,17 @@ Result<std::span<const float>> Session::State::head_rows(size_t first, size_t ro
            workspace.normed, width);
   VOLVELLE_RETURN_IF_ERROR(head.run(workspace.normed, rows, logits, workspace.quantized, pool));
   if (stack.logit_soft_cap != 0) soft_cap(stack.logit_soft_cap, rows * vocabulary, logits);
-  return std::span<const float>(logits, rows * vocabulary);
+  const std::span<const float> result(logits, rows * vocabulary);
+  VOLVELLE_RETURN_IF_ERROR(check_finite(result));
+  return result;
+}
+
+Result<void> Session::State::check_finite(std::span<const float> numbers) const {
+  if (all_finite(numbers)) return {};
+  return fail(
+      "{}: its numbers overflow on these tokens; the checkpoint is damaged, or its parts do not "
+      "belong together",
+      model->path());
 }
 
 Result<std::span<const float>> Session::feed(std::span<const int32_t> tokens) {
