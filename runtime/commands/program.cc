@@ -135,7 +135,8 @@ void print(std::string_view text) { std::fwrite(text.data(), 1, text.size(), std
 
 void print_notice(std::string_view sentence) {
   std::fflush(stdout);
-  const std::string line = std::format("volvelle: {}\n", sentence);
+  // One line, and safe to show: a sentence may quote what a file says.
+  const std::string line = std::format("volvelle: {}\n", printable(sentence));
   std::fwrite(line.data(), 1, line.size(), stderr);
 }
 

@@ -141,7 +141,7 @@ Result<> run(const RunOptions& options) {
   if (eos.empty() && tokenizer != nullptr) eos = tokenizer->spec().eos;
   Sampler sampler(sampling, model->vocabulary());
   Writer writer(options.ids ? nullptr : tokenizer, options.stop);
-  tokens.reserve(prompt + options.new_tokens);
+  tokens.reserve(std::min(prompt + options.new_tokens, session->context() + 1));
   double bytes = 0;  // that decoding read
   size_t decoded = 0;
   bool full = false;
