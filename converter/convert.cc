@@ -14,6 +14,7 @@
 #include "converter/writer.h"
 #include "platforms/clock.h"
 #include "platforms/thread_pool.h"
+#include "runtime/model.h"
 #include "runtime/tokenizer/stored.h"
 
 namespace volvelle {
@@ -161,6 +162,15 @@ Result<uint64_t> choose_context(const ConvertOptions& options, const recipe::Mod
   return context;
 }
 
+// A source may ask for what the runtime refuses: a regular expression that does not compile, an end
+// token outside the vocabulary. Better to hear of it now than on the device.
+Result<void> try_loading(std::span<const std::byte> file, const std::string& path) {
+  if (const auto model = Model::from_bytes(file, path); !model) {
+    return fail("{}; so the finished model was discarded", model.error().message);
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<ConvertReport> convert(const ConvertOptions& options, const ThreadPool& threads) {
@@ -207,7 +217,8 @@ Result<ConvertReport> convert(const ConvertOptions& options, const ThreadPool& t
   const std::span<const std::byte> table =
       std::as_bytes(std::span(builder.GetBufferPointer(), builder.GetSize()));
   add_part(report, "table", "", table.size());
-  VOLVELLE_RETURN_IF_ERROR(writer.finish(table));
+  VOLVELLE_RETURN_IF_ERROR(writer.finish(
+      table, [&](std::span<const std::byte> file) { return try_loading(file, options.output); }));
   report.file_bytes = writer.position();
   report.seconds = monotonic_seconds() - start;
   return report;

@@ -4,7 +4,6 @@
 
 #include "platforms/mapped_file.h"
 #include "runtime/file_format.h"
-#include "runtime/model.h"
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -56,17 +55,7 @@ Result<file::Segment> ModelWriter::write_segment(std::span<const std::byte> byte
   return end_segment();
 }
 
-// A source may ask for what the runtime refuses: a regular expression that does not compile, an end
-// token outside the vocabulary. Better to hear of it now than on the device.
-Result<void> ModelWriter::try_loading() const {
-  VOLVELLE_ASSIGN_OR_RETURN(const MappedFile written, file_.map());
-  if (const auto model = Model::from_bytes(written.bytes(), file_.path()); !model) {
-    return fail("{}; so the finished model was discarded", model.error().message);
-  }
-  return {};
-}
-
-Result<void> ModelWriter::finish(std::span<const std::byte> table) {
+Result<void> ModelWriter::finish(std::span<const std::byte> table, const Check& check) {
   if (table.size() > kMaxTableBytes) {
     return fail("{}: the model's table takes {} bytes; {} are the limit", file_.path(),
                 table.size(), kMaxTableBytes);
@@ -82,7 +71,10 @@ Result<void> ModelWriter::finish(std::span<const std::byte> table) {
   slot.file_bytes = file_.position();
   slot.checksum = header_checksum(slot);
   VOLVELLE_RETURN_IF_ERROR(file_.write_at(kSlotOffsets[0], std::as_bytes(std::span(&slot, 1))));
-  VOLVELLE_RETURN_IF_ERROR(try_loading());
+  if (check) {
+    VOLVELLE_ASSIGN_OR_RETURN(const MappedFile written, file_.map());
+    VOLVELLE_RETURN_IF_ERROR(check(written.bytes()));
+  }
   return file_.commit();
 }
 

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -33,9 +34,10 @@ class ModelWriter {
   // A segment at once; without bytes, one that lies nowhere.
   Result<file::Segment> write_segment(std::span<const std::byte> bytes);
 
-  // Writes the table and the header, loads the result as the runtime would, and gives the file its
-  // name. Nothing may follow.
-  Result<void> finish(std::span<const std::byte> table);
+  // Writes the table and the header and gives the file its name, unless `check` refuses the whole
+  // file's bytes. Nothing may follow.
+  using Check = std::function<Result<void>(std::span<const std::byte> file)>;
+  Result<void> finish(std::span<const std::byte> table, const Check& check = nullptr);
 
   // Fails now if there is no room for `bytes` more.
   Result<void> expect(uint64_t bytes) const { return file_.expect(bytes); }
@@ -46,7 +48,6 @@ class ModelWriter {
   struct Checksum;
 
   explicit ModelWriter(OutputFile file);
-  Result<void> try_loading() const;
 
   OutputFile file_;
   std::unique_ptr<Checksum> checksum_;  // of the segment in progress
