@@ -15,6 +15,7 @@
 #include "converter/writer.h"
 #include "platforms/clock.h"
 #include "platforms/thread_pool.h"
+#include "runtime/model.h"
 #include "runtime/tokenizer/stored.h"
 
 namespace volvelle {
@@ -58,9 +59,7 @@ std::string position_text(const recipe::SlopesPlan& plan) {
   return std::format("linear bias (ALiBi) of {} heads", plan.slopes.size());
 }
 
-std::string position_text(const recipe::LearnedTable&) {
-  return "learned table at the embedding";
-}
+std::string position_text(const recipe::LearnedTable&) { return "learned table at the embedding"; }
 
 std::string position_text(const recipe::PositionPlan& plan) {
   return std::visit([](const auto& scheme) { return position_text(scheme); }, plan);
@@ -115,7 +114,8 @@ Result<std::vector<StoredDials>> write_dials(const recipe::Model& model, uint64_
           stored.long_coarse,
           writer.write_segment(std::as_bytes(std::span(stored.tables.long_coarse))));
       VOLVELLE_ASSIGN_OR_RETURN(
-          stored.long_fine, writer.write_segment(std::as_bytes(std::span(stored.tables.long_fine))));
+          stored.long_fine,
+          writer.write_segment(std::as_bytes(std::span(stored.tables.long_fine))));
       bytes += stored.long_coarse.bytes() + stored.long_fine.bytes();
     }
     add_part(report, "positions", "f32", bytes);
@@ -172,8 +172,8 @@ void apply_scaling(const ScalingSpec& spec, recipe::Model& model, ConvertReport&
     if (rotary == nullptr) continue;
     RotaryPlan& plan = *rotary;
     if (plan.scaling.kind != RotaryScalingKind::kNone) {
-      report.notices.push_back(std::format(
-          "the checkpoint's own {} of positions is left out", scaling_text(plan.scaling)));
+      report.notices.push_back(std::format("the checkpoint's own {} of positions is left out",
+                                           scaling_text(plan.scaling)));
     }
     plan = rescale(plan, spec, model.trained_context);
   }
@@ -203,6 +203,15 @@ Result<uint64_t> choose_context(const ConvertOptions& options, const recipe::Mod
                     trained, context));
   }
   return context;
+}
+
+// A source may ask for what the runtime refuses: a regular expression that does not compile, an end
+// token outside the vocabulary. Better to hear of it now than on the device.
+Result<void> try_loading(std::span<const std::byte> file, const std::string& path) {
+  if (const auto model = Model::from_bytes(file, path); !model) {
+    return fail("{}; so the finished model was discarded", model.error().message);
+  }
+  return {};
 }
 
 }  // namespace
@@ -251,7 +260,8 @@ Result<ConvertReport> convert(const ConvertOptions& options, const ThreadPool& t
   const std::span<const std::byte> table =
       std::as_bytes(std::span(builder.GetBufferPointer(), builder.GetSize()));
   add_part(report, "table", "", table.size());
-  VOLVELLE_RETURN_IF_ERROR(writer.finish(table));
+  VOLVELLE_RETURN_IF_ERROR(writer.finish(
+      table, [&](std::span<const std::byte> file) { return try_loading(file, options.output); }));
   report.file_bytes = writer.position();
   report.seconds = monotonic_seconds() - start;
   return report;

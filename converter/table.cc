@@ -149,8 +149,8 @@ Offset<file::Block> add(FlatBufferBuilder& builder, const recipe::Block& block) 
   const auto feed_forward_norm = add(builder, block.feed_forward_norm);
   const auto gate_up = add(builder, block.feed_forward.gate_up);
   const auto down = add(builder, block.feed_forward.down);
-  const auto feed_forward = file::CreateFeedForward(builder, block.feed_forward.activation,
-                                                    gate_up, down, block.feed_forward.plain);
+  const auto feed_forward = file::CreateFeedForward(builder, block.feed_forward.activation, gate_up,
+                                                    down, block.feed_forward.plain);
   const auto feed_forward_output_norm = add(builder, block.feed_forward_output_norm);
   return file::CreateBlock(builder, block.residual, attention_norm, attention, feed_forward_norm,
                            feed_forward, attention_output_norm, feed_forward_output_norm,

@@ -87,10 +87,10 @@ Result<std::span<const float>> read_slice(const TensorSource& source, const Slic
     return scratch.values;
   }
   VOLVELLE_RETURN_IF_ERROR(
-      vector            ? read_vector(source, slice, scratch)
-      : part.transposed ? read_transposed(source, slice, columns, scratch)
-                        : source.read(*part.source, part.first_row + slice.first, slice.rows,
-                                      scratch.values));
+      vector ? read_vector(source, slice, scratch)
+      : part.transposed
+          ? read_transposed(source, slice, columns, scratch)
+          : source.read(*part.source, part.first_row + slice.first, slice.rows, scratch.values));
   if (part.plus != 0) {
     for (float& value : scratch.values) value += part.plus;
   }

@@ -2,6 +2,7 @@
 
 #include <array>
 
+#include "platforms/mapped_file.h"
 #include "runtime/file_format.h"
 
 #define XXH_INLINE_ALL
@@ -54,7 +55,7 @@ Result<file::Segment> ModelWriter::write_segment(std::span<const std::byte> byte
   return end_segment();
 }
 
-Result<void> ModelWriter::finish(std::span<const std::byte> table) {
+Result<void> ModelWriter::finish(std::span<const std::byte> table, const Check& check) {
   if (table.size() > kMaxTableBytes) {
     return fail("{}: the model's table takes {} bytes; {} are the limit", file_.path(),
                 table.size(), kMaxTableBytes);
@@ -70,6 +71,10 @@ Result<void> ModelWriter::finish(std::span<const std::byte> table) {
   slot.file_bytes = file_.position();
   slot.checksum = header_checksum(slot);
   VOLVELLE_RETURN_IF_ERROR(file_.write_at(kSlotOffsets[0], std::as_bytes(std::span(&slot, 1))));
+  if (check) {
+    VOLVELLE_ASSIGN_OR_RETURN(const MappedFile written, file_.map());
+    VOLVELLE_RETURN_IF_ERROR(check(written.bytes()));
+  }
   return file_.commit();
 }
 

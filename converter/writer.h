@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -33,8 +34,10 @@ class ModelWriter {
   // A segment at once; without bytes, one that lies nowhere.
   Result<file::Segment> write_segment(std::span<const std::byte> bytes);
 
-  // Writes the table and the header and gives the file its name. Nothing may follow.
-  Result<void> finish(std::span<const std::byte> table);
+  // Writes the table and the header and gives the file its name, unless `check` refuses the whole
+  // file's bytes. Nothing may follow.
+  using Check = std::function<Result<void>(std::span<const std::byte> file)>;
+  Result<void> finish(std::span<const std::byte> table, const Check& check = nullptr);
 
   // Fails now if there is no room for `bytes` more.
   Result<void> expect(uint64_t bytes) const { return file_.expect(bytes); }

@@ -197,6 +197,11 @@ Result<> OutputFile::write(uint64_t offset, std::span<const std::byte> bytes) {
   return {};
 }
 
+Result<MappedFile> OutputFile::map() const {
+  return MappedFile::open(file_->beside.empty() ? std::format("/proc/self/fd/{}", file_->descriptor)
+                                                : file_->beside);
+}
+
 Result<> OutputFile::commit() {
   if (file_->broken) return fail("{}: an earlier write failed", path());
   if (file_->descriptor < 0) return fail("{}: is complete already", path());

@@ -13,6 +13,7 @@
 #include <string>
 
 #include "platforms/error.h"
+#include "platforms/mapped_file.h"
 
 namespace volvelle {
 
@@ -47,6 +48,9 @@ class OutputFile {
   // Bytes appended so far.
   uint64_t position() const { return position_; }
   const std::string& path() const;
+
+  // Maps what has been written so far, for a last look at it before it appears.
+  Result<MappedFile> map() const;
 
   // Makes the file appear. Call once; nothing can be written after it.
   Result<> commit();

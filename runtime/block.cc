@@ -148,8 +148,9 @@ Result<void> BlockOperator::run_expert(ExpertOperator& expert, const float* inpu
   return expert.down.run(w.gated, tokens, output, w.quantized, pool);
 }
 
-// Each expert takes the rows of those tokens that chose it, and its outputs go back weighted by the router's softmax.
-// Shazeer et al. 2017, arXiv:1701.06538; Jiang et al. 2024, arXiv:2401.04088, section 2.1.
+// Each expert takes the rows of those tokens that chose it, and its outputs go back weighted by the
+// router's softmax. Shazeer et al. 2017, arXiv:1701.06538; Jiang et al. 2024, arXiv:2401.04088,
+// section 2.1.
 Result<void> BlockOperator::run_experts(const float* input, size_t tokens,
                                         const Workspace& workspace, const ThreadPool& pool) {
   const FeedForward& feed_forward = block_->feed_forward;
@@ -252,8 +253,8 @@ void BlockOperator::prepare_heads(const Chunk& chunk, const CacheView& cache,
     if (const auto& temperature = attention.temperature) {
       for (size_t t = 0; t < count; ++t) {
         const size_t position = chunk.position + first + t;
-        const double periods = static_cast<double>((position + temperature->offset) /
-                                                   temperature->period);
+        const double periods =
+            static_cast<double>((position + temperature->offset) / temperature->period);
         multiply(static_cast<float>(1 + temperature->strength * std::log1p(periods)),
                  attention.query_width(), queries + t * stride);
       }

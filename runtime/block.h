@@ -24,8 +24,8 @@ struct Workspace {
   float* gate_up = nullptr;    // [tokens, 2 * feed-forward width], or once where it is plain
   float* gated = nullptr;      // [tokens, feed-forward width]
   float* attention = nullptr;  // [threads, attention_floats]
-  float* routes = nullptr;     // [tokens, experts]: what each is worth to each token; null: no experts
-  float* routed = nullptr;     // [tokens, width]: the rows of those tokens that one expert gets
+  float* routes = nullptr;  // [tokens, experts]: what each is worth to each token; null: no experts
+  float* routed = nullptr;  // [tokens, width]: the rows of those tokens that one expert gets
   size_t attention_floats = 0;
   QuantizedInput quantized;
 };
@@ -81,8 +81,9 @@ class BlockOperator {
 void run_norm(const Norm& norm, const float* x, size_t x_stride, size_t rows, size_t width,
               float* y, size_t y_stride);
 
-// Turns a router's logits [experts] into what each expert is worth to the token: the softmax over all, of which the
-// `used` largest stay and, with `normalize`, are scaled to sum to one; the others become 0.
+// Turns a router's logits [experts] into what each expert is worth to the token: the softmax over
+// all, of which the `used` largest stay and, with `normalize`, are scaled to sum to one; the others
+// become 0.
 void choose_experts(std::span<float> scores, size_t used, bool normalize);
 
 // The kernels' view of an attention's numbers.

@@ -53,7 +53,7 @@ Result<LinearOperator> LinearOperator::make(const Model& model, const Linear& li
                                             PackedWeights& packed) {
   VOLVELLE_RETURN_IF_ERROR(initialize());
   const Tensor& weight = *linear.weight;
-  VOLVELLE_RETURN_IF_ERROR(model.verify_checksums(weight));
+  VOLVELLE_RETURN_IF_ERROR(model.verify_contents(weight));
 
   LinearOperator result;
   result.type_ = weight.type;

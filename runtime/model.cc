@@ -2,14 +2,21 @@
 
 #include <bit>
 #include <cstring>
+#include <filesystem>
 
 #include "kernels/quantize.h"
 #include "runtime/file_format.h"
+#include "runtime/finite.h"
 #include "runtime/model_verifier.h"
 
 namespace volvelle {
 
 Result<std::shared_ptr<const Model>> Model::load(const std::string& path) {
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored)) {  // a checkpoint's, most likely
+    return fail("{}: is a folder; make a model of the checkpoint in it with `volvelle convert`",
+                path);
+  }
   VOLVELLE_ASSIGN_OR_RETURN(MappedFile file, MappedFile::open(path));
   std::shared_ptr<Model> model(new Model);
   model->path_ = path;
@@ -31,13 +38,29 @@ Result<std::shared_ptr<const Model>> Model::from_bytes(std::span<const std::byte
   return model;
 }
 
-Result<void> Model::verify_checksums(const Tensor& tensor) const {
+Result<void> Model::verify_contents(const Tensor& tensor) const {
   for (const SegmentView& segment : {tensor.data, tensor.scales}) {
     if (!segment.bytes.empty() && checksum(segment.bytes) != segment.checksum) {
       return fail(
           "{}: tensor {}: the checksum of its bytes does not hold; copy or convert the file again",
           path_, tensor.name);
     }
+  }
+  const auto finite = [&] {
+    switch (tensor.type) {
+      case TensorType::kF32:
+        return all_finite({tensor.f32(), tensor.rows * tensor.columns});
+      case TensorType::kQ8:
+        return all_finite({tensor.row_scales(), tensor.rows});
+      case TensorType::kQ4:
+        return all_finite_bf16(
+            {tensor.block_scales(), tensor.scales.bytes.size() / sizeof(uint16_t)});
+    }
+    return false;
+  };
+  if (!finite()) {
+    return fail("{}: tensor {}: holds what is no number; convert the checkpoint again", path_,
+                tensor.name);
   }
   return {};
 }

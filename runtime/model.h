@@ -61,7 +61,8 @@ struct Tensor {
 // Row `row` of the tensor as floats: y [columns].
 void read_row(const Tensor& tensor, size_t row, float* y);
 
-struct RotaryScaling {
+// How the frequencies were scaled.
+struct ScalingRecord {
   std::string kind;  // "none", "linear", "llama3"…
   double factor = 1;
   uint64_t original_context = 0;
@@ -78,7 +79,7 @@ struct Rotary {
   float amplitude = 1;
   std::span<const float> original_frequencies;  // [planes]
   std::span<const float> frequencies;           // [planes]
-  RotaryScaling scaling;
+  ScalingRecord scaling;
 };
 
 // Adds row position + row_offset of a table to the embedding.
@@ -153,8 +154,8 @@ struct Attention {
   size_t kv_width() const { return kv_heads * head_dim; }
 };
 
-// The part of a feed-forward that experts share or have one each of: down(activation(gate) * up), or
-// down(activation(up)) where it is plain.
+// The part of a feed-forward that experts share or have one each of: down(activation(gate) * up),
+// or down(activation(up)) where it is plain.
 struct Expert {
   Linear gate_up;
   Linear down;
@@ -243,8 +244,8 @@ class Model {
   uint64_t file_bytes() const { return bytes_.size(); }
   uint64_t table_bytes() const { return table_bytes_; }
 
-  // Calls function(linear, share) for every linear in the order of execution; `share` is the part of tokens that go
-  // through it, below 1 for experts.
+  // Calls function(linear, share) for every linear in the order of execution; `share` is the part
+  // of tokens that go through it, below 1 for experts.
   void for_each_linear(
       const std::function<void(const Linear& linear, double share)>& function) const;
 
@@ -252,8 +253,8 @@ class Model {
   // head's included.
   size_t weight_bytes_per_token() const;
 
-  // Checks a tensor's bytes against their checksums.
-  Result<void> verify_checksums(const Tensor& tensor) const;
+  // Checks a tensor's bytes against their checksums, and that its floats and scales are finite.
+  Result<void> verify_contents(const Tensor& tensor) const;
 
   // Lets the system forget a tensor's pages, which have been packed: they come back from the file
   // when touched.

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "runtime/file_format.h"
+#include "runtime/finite.h"
 #include "runtime/tokenizer/stored.h"
 
 namespace volvelle {
@@ -17,13 +18,16 @@ constexpr uint64_t kMaxWidth = 1 << 20;
 constexpr uint64_t kMaxHeads = 1 << 14;
 constexpr uint64_t kMaxHeadDim = 1 << 13;
 constexpr uint64_t kMaxContext = 1ull << 24;  // up to here a float holds every distance exactly
+constexpr size_t kMaxBlocks = 1 << 12;
+constexpr size_t kMaxTensors = 1 << 16;
+constexpr size_t kMaxTextBytes = 1 << 10;
 
 bool is_finite_positive(float x) { return std::isfinite(x) && x > 0; }
 
-// Text of the file that messages will show: control characters, which could steer a terminal,
-// become '?'.
+// Text of the file that messages will show: cut, for tables may share one long text, and with '?'
+// for control characters, which could steer a terminal.
 std::string text(const flatbuffers::String* string) {
-  std::string text = string ? string->str() : std::string();
+  std::string text(string ? string->string_view().substr(0, kMaxTextBytes) : std::string_view());
   std::ranges::replace_if(text, [](unsigned char c) { return c < 0x20 || c == 0x7f; }, '?');
   return text;
 }
@@ -51,6 +55,10 @@ Result<void> ModelVerifier::verify(Model& model) {
   model.licence_ = text(table->licence());
   model.vocabulary_ = table->vocabulary();
 
+  if (table->tensors()->size() > kMaxTensors) {
+    return verifier.refuse("tensors: {} are more than the {} possible", table->tensors()->size(),
+                           kMaxTensors);
+  }
   model.tensors_.reserve(table->tensors()->size());
   for (size_t i = 0; i < table->tensors()->size(); ++i) {
     VOLVELLE_RETURN_IF_ERROR(verifier.add_tensor(table->tensors()->Get(i), i));
@@ -127,10 +135,21 @@ Result<SegmentView> ModelVerifier::locate(const file::Segment* segment,
                      segment->offset()};
 }
 
+// Segments that many tables share would be read or packed once for each: a small file could take
+// hours and all memory.
+Result<void> ModelVerifier::spend(uint64_t bytes, const std::string& where) {
+  if (bytes > unspent_bytes_) {
+    return refuse("{}: the model's parts together use more bytes than the file has", where);
+  }
+  unspent_bytes_ -= bytes;
+  return {};
+}
+
 Result<SegmentView> ModelVerifier::locate_checked(const file::Segment* segment,
-                                                  const std::string& where) const {
+                                                  const std::string& where) {
   VOLVELLE_ASSIGN_OR_RETURN(SegmentView view, locate(segment, where));
-  if (checksum(view.bytes) != view.checksum) {
+  VOLVELLE_RETURN_IF_ERROR(spend(view.bytes.size(), where));
+  if (!view.bytes.empty() && checksum(view.bytes) != view.checksum) {
     return refuse("{}: the segment's checksum does not hold; copy or convert the file again",
                   where);
   }
@@ -193,19 +212,22 @@ Result<void> ModelVerifier::add_position(const file::Position* stored, size_t in
     case file::Scheme::NONE:
       break;
     case file::Scheme::AdditiveTable: {
-      VOLVELLE_ASSIGN_OR_RETURN(
-          position.scheme,
-          additive_table(*stored->scheme_as_AdditiveTable(), where + ", additive table"));
+      const file::AdditiveTable* scheme = stored->scheme_as_AdditiveTable();
+      if (scheme == nullptr) return refuse("{}, additive table: the scheme is missing", where);
+      VOLVELLE_ASSIGN_OR_RETURN(position.scheme,
+                                additive_table(*scheme, where + ", additive table"));
       break;
     }
     case file::Scheme::Rotary: {
-      VOLVELLE_ASSIGN_OR_RETURN(position.scheme,
-                                rotary(*stored->scheme_as_Rotary(), where + ", rotary"));
+      const file::Rotary* scheme = stored->scheme_as_Rotary();
+      if (scheme == nullptr) return refuse("{}, rotary: the scheme is missing", where);
+      VOLVELLE_ASSIGN_OR_RETURN(position.scheme, rotary(*scheme, where + ", rotary"));
       break;
     }
     case file::Scheme::LinearBias: {
-      VOLVELLE_ASSIGN_OR_RETURN(position.scheme,
-                                slopes(*stored->scheme_as_LinearBias(), where + ", linear bias"));
+      const file::LinearBias* scheme = stored->scheme_as_LinearBias();
+      if (scheme == nullptr) return refuse("{}, linear bias: the scheme is missing", where);
+      VOLVELLE_ASSIGN_OR_RETURN(position.scheme, slopes(*scheme, where + ", linear bias"));
       break;
     }
     default:
@@ -219,18 +241,18 @@ Result<void> ModelVerifier::add_position(const file::Position* stored, size_t in
 }
 
 Result<AdditiveTable> ModelVerifier::additive_table(const file::AdditiveTable& stored,
-                                                    const std::string& where) const {
+                                                    const std::string& where) {
   VOLVELLE_ASSIGN_OR_RETURN(const Tensor* table, tensor(stored.table(), where));
   if (table->type == TensorType::kQ4 || table->rows <= stored.row_offset()) {
     return refuse("{}: tensor {} cannot hold rows from {} on", where, table->name,
                   stored.row_offset());
   }
-  VOLVELLE_RETURN_IF_ERROR(model_.verify_checksums(*table));
+  VOLVELLE_RETURN_IF_ERROR(spend(table->bytes(), where));
+  VOLVELLE_RETURN_IF_ERROR(model_.verify_contents(*table));
   return AdditiveTable{table, stored.row_offset(), stored.learned()};
 }
 
-Result<Slopes> ModelVerifier::slopes(const file::LinearBias& stored,
-                                     const std::string& where) const {
+Result<Slopes> ModelVerifier::slopes(const file::LinearBias& stored, const std::string& where) {
   if (stored.symmetric()) return refuse("{}: this version runs no symmetric bias", where);
   if (stored.slopes() == nullptr) return refuse("{}: it has no slopes", where);
   const Slopes slopes{{stored.slopes()->data(), stored.slopes()->size()}};
@@ -242,19 +264,26 @@ Result<Slopes> ModelVerifier::slopes(const file::LinearBias& stored,
 
 // The dial of two segments, of the rows and the width that `stored` says, which are within bounds.
 Result<Dial> ModelVerifier::dial(const file::Segment* coarse, const file::Segment* fine,
-                                 const file::Rotary& stored, const std::string& where) const {
+                                 const file::Rotary& stored, const std::string& where) {
   const uint64_t row_bytes = uint64_t{stored.width()} * sizeof(float);
-  VOLVELLE_ASSIGN_OR_RETURN(const SegmentView outer, locate_checked(coarse, where + ", coarse dial"));
+  VOLVELLE_ASSIGN_OR_RETURN(const SegmentView outer,
+                            locate_checked(coarse, where + ", coarse dial"));
   VOLVELLE_ASSIGN_OR_RETURN(const SegmentView inner, locate_checked(fine, where + ", fine dial"));
   VOLVELLE_RETURN_IF_ERROR(
       expect_bytes(outer, stored.coarse_rows() * row_bytes, where + ", coarse dial"));
-  VOLVELLE_RETURN_IF_ERROR(expect_bytes(inner, stored.fine_rows() * row_bytes, where + ", fine dial"));
-  return Dial{reinterpret_cast<const float*>(outer.bytes.data()),
-              reinterpret_cast<const float*>(inner.bytes.data()), stored.coarse_rows(),
-              stored.fine_rows(), stored.width() / 2};
+  VOLVELLE_RETURN_IF_ERROR(
+      expect_bytes(inner, stored.fine_rows() * row_bytes, where + ", fine dial"));
+  const Dial dial{reinterpret_cast<const float*>(outer.bytes.data()),
+                  reinterpret_cast<const float*>(inner.bytes.data()), stored.coarse_rows(),
+                  stored.fine_rows(), stored.width() / 2};
+  if (!all_finite({dial.coarse, dial.coarse_rows * dial.width()}) ||
+      !all_finite({dial.fine, dial.fine_rows * dial.width()})) {
+    return refuse("{}: a dial holds what is no number", where);
+  }
+  return dial;
 }
 
-Result<Rotary> ModelVerifier::rotary(const file::Rotary& stored, const std::string& where) const {
+Result<Rotary> ModelVerifier::rotary(const file::Rotary& stored, const std::string& where) {
   Rotary rotary;
   switch (stored.pairing()) {
     case file::Pairing::half:
@@ -314,28 +343,33 @@ Result<const Tensor*> ModelVerifier::tensor(int index, const std::string& where)
   return &model_.tensors_[index];
 }
 
-Result<const float*> ModelVerifier::vector(int index, size_t width,
-                                           const std::string& where) const {
+Result<const float*> ModelVerifier::vector(int index, size_t width, const std::string& where) {
   VOLVELLE_ASSIGN_OR_RETURN(const Tensor* values, tensor(index, where));
   if (values->type != TensorType::kF32 || values->rows != 1 || values->columns != width) {
     return refuse("{}: tensor {} must be f32 of 1 x {}", where, values->name, width);
   }
+  VOLVELLE_RETURN_IF_ERROR(spend(values->bytes(), where));
+  VOLVELLE_RETURN_IF_ERROR(model_.verify_contents(*values));
   return values->f32();
 }
 
 Result<std::optional<Norm>> ModelVerifier::norm(const file::Norm* stored, size_t width,
-                                                const std::string& where) const {
+                                                const std::string& where) {
   if (stored == nullptr) return std::optional<Norm>();
   Norm norm;
   switch (stored->kind()) {
-    case file::NormKind::rms: norm.kind = NormKind::kRms; break;
-    case file::NormKind::layer: norm.kind = NormKind::kLayer; break;
+    case file::NormKind::rms:
+      norm.kind = NormKind::kRms;
+      break;
+    case file::NormKind::layer:
+      norm.kind = NormKind::kLayer;
+      break;
     default:
       return refuse("{}: norm {} is unknown to this version", where,
                     static_cast<int>(stored->kind()));
   }
   norm.epsilon = stored->epsilon();
-  if (!std::isfinite(norm.epsilon) || norm.epsilon < 0) {
+  if (!is_finite_positive(norm.epsilon)) {
     return refuse("{}: epsilon {} is out of range", where, norm.epsilon);
   }
   if (stored->weight() >= 0) {
@@ -349,13 +383,14 @@ Result<std::optional<Norm>> ModelVerifier::norm(const file::Norm* stored, size_t
 }
 
 Result<Linear> ModelVerifier::linear(const file::Linear* stored, size_t outputs, size_t inputs,
-                                     const std::string& where) const {
+                                     const std::string& where) {
   if (stored == nullptr) return refuse("{}: the linear is missing", where);
   VOLVELLE_ASSIGN_OR_RETURN(const Tensor* weight, tensor(stored->weight(), where + ", weight"));
   if (weight->rows != outputs || weight->columns != inputs) {
     return refuse("{}: tensor {} is {} x {} and must be {} x {}", where, weight->name, weight->rows,
                   weight->columns, outputs, inputs);
   }
+  VOLVELLE_RETURN_IF_ERROR(spend(weight->bytes(), where));
   Linear linear{weight, nullptr};
   if (stored->bias() >= 0) {
     VOLVELLE_ASSIGN_OR_RETURN(linear.bias, vector(stored->bias(), outputs, where + ", bias"));
@@ -366,14 +401,14 @@ Result<Linear> ModelVerifier::linear(const file::Linear* stored, size_t outputs,
 // Queries' or keys' norm over `heads` heads.
 Result<std::optional<Norm>> ModelVerifier::head_norm(const file::Norm* stored,
                                                      const Attention& attention, size_t heads,
-                                                     const std::string& where) const {
+                                                     const std::string& where) {
   const bool shared = attention.norm_scope == HeadNormScope::kHead;
   return norm(stored, (shared ? 1 : heads) * attention.head_dim, where);
 }
 
 // Joins the scheme that `stored` names to `attention`, and its reach to the stack's.
 Result<void> ModelVerifier::join_position(const file::Attention& stored, Stack& stack,
-                                          Attention& attention, const std::string& where) const {
+                                          Attention& attention, const std::string& where) {
   if (stored.position() < 0) return {};
   if (static_cast<size_t>(stored.position()) >= model_.positions_.size()) {
     return refuse("{}: there is no position {}", where, stored.position());
@@ -406,7 +441,7 @@ Result<void> ModelVerifier::join_position(const file::Attention& stored, Stack& 
 }
 
 Result<Attention> ModelVerifier::attention(const file::Attention& stored, Stack& stack,
-                                           const std::string& where) const {
+                                           const std::string& where) {
   Attention attention;
   attention.query_heads = stored.query_heads();
   attention.kv_heads = stored.kv_heads();
@@ -426,8 +461,8 @@ Result<Attention> ModelVerifier::attention(const file::Attention& stored, Stack&
   if (!is_finite_positive(attention.scale)) {
     return refuse("{}: scale {} is out of range", where, attention.scale);
   }
-  for (const auto& [name, bound] : {std::pair{"soft_cap", attention.soft_cap},
-                                    std::pair{"qkv_limit", attention.qkv_limit}}) {
+  for (const auto& [name, bound] :
+       {std::pair{"soft_cap", attention.soft_cap}, std::pair{"qkv_limit", attention.qkv_limit}}) {
     if (bound != 0 && !is_finite_positive(bound)) {
       return refuse("{}: {} {} is out of range", where, name, bound);
     }
@@ -450,16 +485,22 @@ Result<Attention> ModelVerifier::attention(const file::Attention& stored, Stack&
   VOLVELLE_ASSIGN_OR_RETURN(attention.output, linear(stored.output(), stack.width,
                                                      attention.query_width(), where + ".output"));
   switch (stored.norm_scope()) {
-    case file::HeadNormScope::head: attention.norm_scope = HeadNormScope::kHead; break;
-    case file::HeadNormScope::each_head: attention.norm_scope = HeadNormScope::kEachHead; break;
-    case file::HeadNormScope::all_heads: attention.norm_scope = HeadNormScope::kAllHeads; break;
+    case file::HeadNormScope::head:
+      attention.norm_scope = HeadNormScope::kHead;
+      break;
+    case file::HeadNormScope::each_head:
+      attention.norm_scope = HeadNormScope::kEachHead;
+      break;
+    case file::HeadNormScope::all_heads:
+      attention.norm_scope = HeadNormScope::kAllHeads;
+      break;
     default:
       return refuse("{}: norm_scope {} is unknown to this version", where,
                     static_cast<int>(stored.norm_scope()));
   }
-  VOLVELLE_ASSIGN_OR_RETURN(attention.query_norm,
-                            head_norm(stored.query_norm(), attention, attention.query_heads,
-                                      where + ".query_norm"));
+  VOLVELLE_ASSIGN_OR_RETURN(
+      attention.query_norm,
+      head_norm(stored.query_norm(), attention, attention.query_heads, where + ".query_norm"));
   VOLVELLE_ASSIGN_OR_RETURN(attention.key_norm, head_norm(stored.key_norm(), attention,
                                                           attention.kv_heads, where + ".key_norm"));
   if (const file::QueryTemperature* temperature = stored.temperature()) {
@@ -474,7 +515,7 @@ Result<Attention> ModelVerifier::attention(const file::Attention& stored, Stack&
 }
 
 Result<Expert> ModelVerifier::expert(const file::Linear* gate_up, const file::Linear* down,
-                                     bool gated, size_t width, const std::string& where) const {
+                                     bool gated, size_t width, const std::string& where) {
   if (down == nullptr) return refuse("{}.down: the linear is missing", where);
   VOLVELLE_ASSIGN_OR_RETURN(const Tensor* weight, tensor(down->weight(), where + ".down, weight"));
   const size_t inner = weight->columns;
@@ -487,16 +528,28 @@ Result<Expert> ModelVerifier::expert(const file::Linear* gate_up, const file::Li
 }
 
 Result<FeedForward> ModelVerifier::feed_forward(const file::FeedForward& stored, size_t width,
-                                                const std::string& where) const {
+                                                const std::string& where) {
   FeedForward feed_forward;
   feed_forward.gated = !stored.plain();
   switch (stored.activation()) {
-    case file::Activation::silu: feed_forward.activation = Activation::kSilu; break;
-    case file::Activation::gelu_erf: feed_forward.activation = Activation::kGeluErf; break;
-    case file::Activation::gelu_tanh: feed_forward.activation = Activation::kGeluTanh; break;
-    case file::Activation::gelu_sigmoid: feed_forward.activation = Activation::kGeluSigmoid; break;
-    case file::Activation::relu: feed_forward.activation = Activation::kRelu; break;
-    case file::Activation::relu_squared: feed_forward.activation = Activation::kReluSquared; break;
+    case file::Activation::silu:
+      feed_forward.activation = Activation::kSilu;
+      break;
+    case file::Activation::gelu_erf:
+      feed_forward.activation = Activation::kGeluErf;
+      break;
+    case file::Activation::gelu_tanh:
+      feed_forward.activation = Activation::kGeluTanh;
+      break;
+    case file::Activation::gelu_sigmoid:
+      feed_forward.activation = Activation::kGeluSigmoid;
+      break;
+    case file::Activation::relu:
+      feed_forward.activation = Activation::kRelu;
+      break;
+    case file::Activation::relu_squared:
+      feed_forward.activation = Activation::kReluSquared;
+      break;
     default:
       return refuse("{}: activation {} is unknown to this version", where,
                     static_cast<int>(stored.activation()));
@@ -524,8 +577,8 @@ Result<FeedForward> ModelVerifier::feed_forward(const file::FeedForward& stored,
                               expert(experts->gate_up()->Get(i), experts->down()->Get(i),
                                      feed_forward.gated, width, which));
     if (i > 0 && verified.down.inputs() != feed_forward.inner()) {
-      return refuse("{}: its width {} is not the first expert's {}", which,
-                    verified.down.inputs(), feed_forward.inner());
+      return refuse("{}: its width {} is not the first expert's {}", which, verified.down.inputs(),
+                    feed_forward.inner());
     }
     feed_forward.experts.push_back(verified);
   }
@@ -533,13 +586,21 @@ Result<FeedForward> ModelVerifier::feed_forward(const file::FeedForward& stored,
 }
 
 Result<Block> ModelVerifier::block(const file::Block* stored, Stack& stack,
-                                   const std::string& where) const {
+                                   const std::string& where) {
   Block block;
   switch (stored->residual()) {
-    case file::Residual::sequential: block.residual = Residual::kSequential; break;
-    case file::Residual::parallel: block.residual = Residual::kParallel; break;
-    case file::Residual::post_norm: block.residual = Residual::kPostNorm; break;
-    case file::Residual::normed: block.residual = Residual::kNormed; break;
+    case file::Residual::sequential:
+      block.residual = Residual::kSequential;
+      break;
+    case file::Residual::parallel:
+      block.residual = Residual::kParallel;
+      break;
+    case file::Residual::post_norm:
+      block.residual = Residual::kPostNorm;
+      break;
+    case file::Residual::normed:
+      block.residual = Residual::kNormed;
+      break;
     default:
       return refuse("{}: residual layout {} is unknown to this version", where,
                     static_cast<int>(stored->residual()));
@@ -555,8 +616,8 @@ Result<Block> ModelVerifier::block(const file::Block* stored, Stack& stack,
         std::tuple{"feed_forward_norm", stored->feed_forward_norm(), &block.feed_forward_norm},
         std::tuple{"feed_forward_output_norm", stored->feed_forward_output_norm(),
                    &block.feed_forward_output_norm}}) {
-    VOLVELLE_ASSIGN_OR_RETURN(
-        *norm_verified, norm(norm_stored, stack.width, std::format("{}, {}", where, name)));
+    VOLVELLE_ASSIGN_OR_RETURN(*norm_verified,
+                              norm(norm_stored, stack.width, std::format("{}, {}", where, name)));
   }
   const bool on_stream =
       block.residual == Residual::kPostNorm || block.residual == Residual::kNormed;
@@ -654,6 +715,10 @@ Result<void> ModelVerifier::add_stack(const file::Stack* stored) {
   if (stack.logit_soft_cap != 0 && !is_finite_positive(stack.logit_soft_cap)) {
     return refuse("stack: logit_soft_cap {} is out of range", stack.logit_soft_cap);
   }
+  if (stored->blocks()->size() > kMaxBlocks) {
+    return refuse("stack: {} blocks are more than the {} possible", stored->blocks()->size(),
+                  kMaxBlocks);
+  }
   VOLVELLE_RETURN_IF_ERROR(add_embedding(*stored));
   stack.blocks.reserve(stored->blocks()->size());
   for (size_t i = 0; i < stored->blocks()->size(); ++i) {
@@ -708,7 +773,7 @@ Result<void> ModelVerifier::add_tokenizer(const file::Tokenizer& stored) {
   if (!tokenizer) {
     const std::string& message = tokenizer.error().message;
     if (message.starts_with(model_.path_)) return std::unexpected(std::move(tokenizer).error());
-    return refuse("tokenizer: {}", message);
+    return refuse("{}", message);
   }
   model_.tokenizer_.emplace(*std::move(tokenizer));
   return {};

@@ -19,39 +19,38 @@ class ModelVerifier {
   static Result<void> verify(Model& model);
 
  private:
-  explicit ModelVerifier(Model& model) : model_(model) {}
+  explicit ModelVerifier(Model& model) : model_(model), unspent_bytes_(model.bytes_.size()) {}
 
   // Each fails with a sentence that opens with the file's path and `where`.
   Result<const file::Model*> open_table();
   Result<SegmentView> locate(const file::Segment* segment, const std::string& where) const;
-  Result<SegmentView> locate_checked(const file::Segment* segment, const std::string& where) const;
+  Result<SegmentView> locate_checked(const file::Segment* segment, const std::string& where);
+  Result<void> spend(uint64_t bytes, const std::string& where);
   Result<void> expect_bytes(const SegmentView& view, uint64_t bytes,
                             const std::string& where) const;
   Result<void> add_tensor(const file::Tensor* tensor, size_t index);
   Result<void> add_position(const file::Position* position, size_t index);
-  Result<AdditiveTable> additive_table(const file::AdditiveTable& table,
-                                       const std::string& where) const;
-  Result<Slopes> slopes(const file::LinearBias& bias, const std::string& where) const;
+  Result<AdditiveTable> additive_table(const file::AdditiveTable& table, const std::string& where);
+  Result<Slopes> slopes(const file::LinearBias& bias, const std::string& where);
   Result<Dial> dial(const file::Segment* coarse, const file::Segment* fine,
-                    const file::Rotary& stored, const std::string& where) const;
-  Result<Rotary> rotary(const file::Rotary& rotary, const std::string& where) const;
+                    const file::Rotary& stored, const std::string& where);
+  Result<Rotary> rotary(const file::Rotary& rotary, const std::string& where);
   Result<const Tensor*> tensor(int index, const std::string& where) const;
-  Result<const float*> vector(int index, size_t width, const std::string& where) const;
-  Result<std::optional<Norm>> norm(const file::Norm* norm, size_t width,
-                                   const std::string& where) const;
+  Result<const float*> vector(int index, size_t width, const std::string& where);
+  Result<std::optional<Norm>> norm(const file::Norm* norm, size_t width, const std::string& where);
   Result<Linear> linear(const file::Linear* linear, size_t outputs, size_t inputs,
-                        const std::string& where) const;
+                        const std::string& where);
   Result<std::optional<Norm>> head_norm(const file::Norm* norm, const Attention& attention,
-                                        size_t heads, const std::string& where) const;
+                                        size_t heads, const std::string& where);
   Result<void> join_position(const file::Attention& stored, Stack& stack, Attention& attention,
-                             const std::string& where) const;
+                             const std::string& where);
   Result<Attention> attention(const file::Attention& attention, Stack& stack,
-                              const std::string& where) const;
+                              const std::string& where);
   Result<Expert> expert(const file::Linear* gate_up, const file::Linear* down, bool gated,
-                        size_t width, const std::string& where) const;
+                        size_t width, const std::string& where);
   Result<FeedForward> feed_forward(const file::FeedForward& feed_forward, size_t width,
-                                   const std::string& where) const;
-  Result<Block> block(const file::Block* block, Stack& stack, const std::string& where) const;
+                                   const std::string& where);
+  Result<Block> block(const file::Block* block, Stack& stack, const std::string& where);
   Result<void> add_embedding(const file::Stack& stack);
   Result<void> add_head(const file::Stack& stack);
   Result<void> add_stack(const file::Stack* stack);
@@ -64,6 +63,7 @@ class ModelVerifier {
   }
 
   Model& model_;
+  uint64_t unspent_bytes_;  // of the file's, for what loading reads and sessions pack
 };
 
 }  // namespace volvelle

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <format>
-#include <string_view>
 #include <numeric>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -11,6 +11,7 @@
 #include "kernels/norm.h"
 #include "platforms/memory.h"
 #include "runtime/block.h"
+#include "runtime/finite.h"
 #include "runtime/kv_cache.h"
 #include "runtime/linear.h"
 #include "runtime/packed_weights.h"
@@ -56,7 +57,7 @@ struct Session::State {
   Workspace workspace;
   float* x = nullptr;         // [chunk, width]
   float* embedded = nullptr;  // [chunk, embedding width], where it is projected
-  float* logits = nullptr;  // [kLogitRows, vocabulary]
+  float* logits = nullptr;    // [kLogitRows, vocabulary]
   std::vector<DialRows> dials;
   std::vector<uint32_t> positions;  // [chunk]
   size_t tokens = 0;
@@ -70,6 +71,7 @@ struct Session::State {
   Result<void> run_chunk(std::span<const int32_t> input);
   Result<void> lengthen(std::span<const int32_t> input);
   Result<std::span<const float>> head_rows(size_t first, size_t rows);
+  Result<void> check_finite(std::span<const float> numbers) const;
 };
 
 // Lays all scratch out in one buffer: first its parts' sizes, then their places.
@@ -120,8 +122,9 @@ Result<void> Session::State::reserve() {
       {&workspace.routed, experts > 0 ? chunk * stack.width : 0},
       {&embedded, chunk * projected},
   };
-  for (const Position& position : model->positions()) {
-    if (const auto* rotary = std::get_if<Rotary>(&position.scheme))
+  for (const Block& block : stack.blocks) {
+    const Rotary* rotary = block.attention.rotary;
+    if (rotary != nullptr && !std::ranges::contains(dials, rotary, &DialRows::rotary))
       dials.push_back({rotary, nullptr});
   }
   for (DialRows& dial : dials) parts.push_back({&dial.rows, chunk * dial.rotary->dial.width()});
@@ -179,7 +182,7 @@ Result<std::unique_ptr<Session>> Session::open(std::shared_ptr<const Model> mode
   }
   VOLVELLE_ASSIGN_OR_RETURN(state->head, LinearOperator::make(*model, stack.head, state->packed));
   if (stack.embedding != stack.head.weight)
-    VOLVELLE_RETURN_IF_ERROR(model->verify_checksums(*stack.embedding));
+    VOLVELLE_RETURN_IF_ERROR(model->verify_contents(*stack.embedding));
   return std::unique_ptr<Session>(new Session(std::move(state)));
 }
 
@@ -192,8 +195,9 @@ Result<void> Session::State::check(std::span<const int32_t> input) const {
   if (input.size() > options.context - tokens) {
     const size_t reach = stack().position_limit - options.first_position;
     if (options.context == reach) {
-      return fail("{} tokens do not fit: {} of the {} that the model's positions reach are taken; {}",
-                  input.size(), tokens, reach, remedy(stack()));
+      return fail(
+          "{} tokens do not fit: {} of the {} that the model's positions reach are taken; {}",
+          input.size(), tokens, reach, remedy(stack()));
     }
     return fail(
         "{} tokens do not fit: {} of the context's {} are taken; ask for a larger --context, up to "
@@ -249,12 +253,14 @@ Result<void> Session::State::run_chunk(std::span<const int32_t> input) {
     VOLVELLE_RETURN_IF_ERROR(blocks[i].run(
         chunk, cache.layer(i), dial == dials.end() ? nullptr : dial->rows, workspace, pool));
   }
+  VOLVELLE_RETURN_IF_ERROR(check_finite({x, input.size() * stack.width}));
   tokens += input.size();
   return {};
 }
 
-// Chooses the dials for the sequence that `input` makes longer. Where that changes a dial, the cache is computed anew from
-// the tokens that were fed, so that what follows equals a fresh start: a cached key keeps the rotation it was stored with.
+// Chooses the dials for the sequence that `input` makes longer. Where that changes a dial, the
+// cache is computed anew from the tokens that were fed, so that what follows equals a fresh start:
+// a cached key keeps the rotation it was stored with.
 Result<void> Session::State::lengthen(std::span<const int32_t> input) {
   const size_t longer = options.first_position + tokens + input.size();
   const auto changes = [&](const DialRows& dial) {
@@ -283,14 +289,23 @@ Result<std::span<const float>> Session::State::head_rows(size_t first, size_t ro
     input = workspace.normed;
   }
   if (stack.head_projection) {
-    VOLVELLE_RETURN_IF_ERROR(
-        head_projection.run(input, rows, embedded, workspace.quantized, pool));
+    VOLVELLE_RETURN_IF_ERROR(head_projection.run(input, rows, embedded, workspace.quantized, pool));
     input = embedded;
   }
   VOLVELLE_RETURN_IF_ERROR(head.run(input, rows, logits, workspace.quantized, pool));
   if (stack.logit_scale != 1) multiply(stack.logit_scale, rows * vocabulary, logits);
   if (stack.logit_soft_cap != 0) soft_cap(stack.logit_soft_cap, rows * vocabulary, logits);
-  return std::span<const float>(logits, rows * vocabulary);
+  const std::span<const float> result(logits, rows * vocabulary);
+  VOLVELLE_RETURN_IF_ERROR(check_finite(result));
+  return result;
+}
+
+Result<void> Session::State::check_finite(std::span<const float> numbers) const {
+  if (all_finite(numbers)) return {};
+  return fail(
+      "{}: its numbers overflow on these tokens; the checkpoint is damaged, or its parts do not "
+      "belong together",
+      model->path());
 }
 
 Result<std::span<const float>> Session::feed(std::span<const int32_t> tokens) {

@@ -3,9 +3,14 @@
 # kernels, files, tokenizers and fuzzing again under AddressSanitizer and UBSan (build-sanitize/), and the layout
 # of the sources. Ends with the line "N passed, M failed", which counts test cases, and status 1 if any failed.
 #
-#   tests/run.sh [SUITE...]      only these suites, in both builds
+#   tests/run.sh [SUITE...]      only these suites (platforms, kernels, …: folders of tests/), in both builds
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+case ${1:-} in
+  -h | --help) sed -n '2,/^set /{/^set /d; s/^# \{0,1\}//; p}' tests/run.sh; exit ;;
+  -*) echo "run.sh: $1 is no suite; see --help" >&2; exit 2 ;;
+esac
 
 sanitized=(kernels platforms sources tokenizer fuzz)
 only=("$@")

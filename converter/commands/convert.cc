@@ -22,7 +22,7 @@ void print_text(const ConvertReport& report, const std::string& output) {
   print("{}: {}, {} layers of width {}, vocabulary {}, {} parameters\n", printable(report.name),
         report.family, report.layer_count, report.width, format_count(report.vocabulary),
         format_count(report.parameters));
-  print("context     {} of {} trained\n", format_count(report.context),
+  print("context     {} tokens, trained for {}\n", format_count(report.context),
         format_count(report.trained_context));
   for (const ConvertReport::Layers& layers : report.layers) {
     print("layers {:<5}{}; {}\n", std::format("{}-{}", layers.first, layers.last), layers.position,
@@ -100,41 +100,57 @@ void add_convert_command(Program& program) {
   const auto options = std::make_shared<Options>();
   CLI::App& command = program.add_command(
       {.name = "convert",
-       .summary = "Make a model file of a checkpoint",
+       .summary = "Makes a model file of a checkpoint",
        .details = "Examples:\n"
                   "  volvelle convert SmolLM2-135M-Instruct.Q4_1.gguf -o smollm2.vvl\n"
                   "  volvelle convert Qwen3-0.6B/ -o qwen3.vvl --weights q8\n"
-                  "  volvelle convert HuggingFaceTB/SmolLM2-135M -o smollm2.vvl --context 16384\n"
+                  "  volvelle convert HuggingFaceTB/SmolLM2-135M -o smollm2.vvl --context 4096\n"
                   "\n"
                   "f32 keeps every weight exactly. q8 has 8 bits and a scale per output channel, "
                   "q4 has 4\n"
                   "bits and a scale per 32 weights; both keep the embedding, and with q4 a head of "
                   "its own,\n"
-                  "in 8 bits. The file appears under its name only when it is whole."},
+                  "in 8 bits. The file appears under its name only when it is whole. OWNER/NAME "
+                  "is fetched with\n"
+                  "the program hf (pip install huggingface_hub)."},
       [options] { return run(*options); });
   command
       .add_option("SOURCE", options->convert.source,
                   "A Hugging Face folder, a .gguf file, or OWNER/NAME on the hub")
-      ->required();
-  command.add_option("-o,--output", options->convert.output, "The .vvl file to write")->required();
-  command.add_option("--weights", options->weights, "How weights are stored: f32, q8 or q4")
-      ->check(CLI::IsMember({"f32", "q8", "q4"}))
-      ->capture_default_str();
+      ->required()
+      ->type_name("");
+  command.add_option("-o,--output", options->convert.output, "The .vvl file to write")
+      ->required()
+      ->type_name("M.vvl")
+      ->check([](const std::string& path) {
+        return path == "-" ? "a model cannot be written to standard output; name a file" : "";
+      });
+  command
+      .add_option("--weights", options->weights,
+                  "How weights are stored: f32, q8 or q4 (default q4)")
+      ->check(CLI::IsMember({"f32", "q8", "q4"}).description(""))
+      ->type_name("TYPE");
   command
       .add_option("--context", options->convert.context,
                   "Positions that the tables must reach (default: the model's own)")
-      ->check(CLI::PositiveNumber);
-  command.add_option("--rope-scaling", options->scaling,
-                     "Scale rotary positions otherwise than the checkpoint does: none, linear:F, "
-                     "ntk:F, dynamic:F, yarn:F[,original=N,beta_fast=R,beta_slow=R,"
-                     "attention_factor=A,mscale=M,mscale_all_dim=M,truncate=false], "
-                     "llama3:F[,low=R,high=R,original=N] or theta:BASE");
+      ->check(between(uint64_t{1}, uint64_t{1} << 31))
+      ->type_name("N");
+  command
+      .add_option("--rope-scaling", options->scaling,
+                  "Scale rotary positions otherwise than the checkpoint does: none, linear:F, "
+                  "ntk:F, dynamic:F, yarn:F[,original=N,beta_fast=R,beta_slow=R,"
+                  "attention_factor=A,mscale=M,mscale_all_dim=M,truncate=false], "
+                  "llama3:F[,low=R,high=R,original=N] or theta:BASE")
+      ->type_name("SPEC");
   command
       .add_option("--ignore-key", options->convert.ignored_keys,
                   "Convert as if the checkpoint's settings had no such key (may be repeated)")
       ->expected(1)
+      ->type_name("KEY")
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  command.add_flag("!--no-tokenizer", options->convert.tokenizer, "Leave the tokenizer out");
+  command.add_flag_callback(
+      "--no-tokenizer", [options] { options->convert.tokenizer = false; },
+      "Leave the tokenizer out");
   command.add_flag("--force", options->convert.force, "Replace the output if it exists");
   command.add_flag("--json", options->json, "Print the report as JSON");
   add_thread_options(command, options->compute);

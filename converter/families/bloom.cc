@@ -62,9 +62,8 @@ Result<recipe::Model> describe_bloom(Checkpoint& checkpoint) {
   if (config.flag("apply_residual_connection_post_layernorm", false)) {
     decoder.residual = file::Residual::normed;
   }
-  for (const char* order_of_operations :
-       {"slow_but_exact", "attention_softmax_in_fp32", "masked_softmax_fusion",
-        "bias_dropout_fusion"}) {
+  for (const char* order_of_operations : {"slow_but_exact", "attention_softmax_in_fp32",
+                                          "masked_softmax_fusion", "bias_dropout_fusion"}) {
     config.value(order_of_operations);
   }
   config.value("unk_token_id");

@@ -1,5 +1,5 @@
-// Cohere's Command R: one layer norm without bias for both branches, interleaved pairs, scaled logits.
-// Command R7B (cohere2) turns its sliding layers only. docs.cohere.com.
+// Cohere's Command R: one layer norm without bias for both branches, interleaved pairs, scaled
+// logits. Command R7B (cohere2) turns its sliding layers only. docs.cohere.com.
 
 #include "converter/families/decoder.h"
 #include "converter/families/family.h"

@@ -14,7 +14,7 @@ constexpr int kDepthLimit = 8;
 
 // Keys that say how a model was trained, stored or is used, and nothing about what it computes.
 // Tokens and generation defaults are read elsewhere.
-constexpr std::array<std::string_view, 50> kHarmless = {
+constexpr std::array<std::string_view, 51> kHarmless = {
     "_attn_implementation",
     "_attn_implementation_autoset",
     "_commit_hash",
@@ -25,6 +25,7 @@ constexpr std::array<std::string_view, 50> kHarmless = {
     "auto_map",
     "block_count",
     "bos_token_id",
+    "cache_implementation",
     "classifier_dropout",
     "do_sample",
     "dtype",

@@ -99,8 +99,7 @@ class Builder {
 
   int add_position(const recipe::PositionPlan& plan) {
     const auto found = std::ranges::find(model_.positions, plan);
-    if (found != model_.positions.end())
-      return static_cast<int>(found - model_.positions.begin());
+    if (found != model_.positions.end()) return static_cast<int>(found - model_.positions.begin());
     model_.positions.push_back(plan);
     return static_cast<int>(model_.positions.size()) - 1;
   }
@@ -127,13 +126,13 @@ class Builder {
       const uint64_t needed = decoder_.learned_offset + decoder_.context;
       VOLVELLE_ASSIGN_OR_RETURN(const SourceTensor* source,
                                 checkpoint_.require(table, {needed, decoder_.width}));
-      const int tensor = add_tensor({"position_table", recipe::Use::kTable, needed, decoder_.width,
-                                     {{source, needed}}});
+      const int tensor = add_tensor(
+          {"position_table", recipe::Use::kTable, needed, decoder_.width, {{source, needed}}});
       model_.position = add_position(
           recipe::LearnedTable{tensor, static_cast<uint32_t>(decoder_.learned_offset)});
     }
-    VOLVELLE_ASSIGN_OR_RETURN(
-        model_.embedding_norm, add_norm("embedding_norm", names_.embedding_norm, decoder_.width));
+    VOLVELLE_ASSIGN_OR_RETURN(model_.embedding_norm,
+                              add_norm("embedding_norm", names_.embedding_norm, decoder_.width));
     return {};
   }
 
@@ -148,8 +147,8 @@ class Builder {
       VOLVELLE_ASSIGN_OR_RETURN(
           const SourceTensor* bias,
           checkpoint_.require(std::string(names_.head) + ".bias", {model_.vocabulary}));
-      model_.head.bias = add_tensor({"head.bias", recipe::Use::kVector, 1, model_.vocabulary,
-                                     {{bias, model_.vocabulary}}});
+      model_.head.bias = add_tensor(
+          {"head.bias", recipe::Use::kVector, 1, model_.vocabulary, {{bias, model_.vocabulary}}});
     }
     if (checkpoint_.optional(name) == nullptr) return {};
     VOLVELLE_ASSIGN_OR_RETURN(const SourceTensor* head,
@@ -199,13 +198,12 @@ class Builder {
     if (source == nullptr) return std::optional<recipe::Norm>();
     recipe::Norm norm{.kind = decoder_.norm, .epsilon = static_cast<float>(decoder_.epsilon)};
     const std::string path = prefix_ + source;
-    VOLVELLE_ASSIGN_OR_RETURN(
-        norm.weight,
-        add_vector(std::string(name) + ".weight", path + ".weight", width, decoder_.norm_plus));
+    VOLVELLE_ASSIGN_OR_RETURN(norm.weight, add_vector(std::string(name) + ".weight",
+                                                      path + ".weight", width, decoder_.norm_plus));
     if (decoder_.norm_bias == Bias::kRequired ||
         (decoder_.norm_bias == Bias::kIfPresent && checkpoint_.optional(path + ".bias"))) {
-      VOLVELLE_ASSIGN_OR_RETURN(
-          norm.bias, add_vector(std::string(name) + ".bias", path + ".bias", width, 0));
+      VOLVELLE_ASSIGN_OR_RETURN(norm.bias,
+                                add_vector(std::string(name) + ".bias", path + ".bias", width, 0));
     }
     return norm;
   }
@@ -219,11 +217,12 @@ class Builder {
     for (const Rows& part : rows) {
       const std::string source = prefix_ + part.name;
       const uint64_t stored = part.stored != 0 ? part.stored : part.outputs;
-      const auto shape = decoder_.transposed ? std::array{inputs, stored} : std::array{stored, inputs};
+      const auto shape =
+          decoder_.transposed ? std::array{inputs, stored} : std::array{stored, inputs};
       VOLVELLE_ASSIGN_OR_RETURN(const SourceTensor* matrix,
                                 checkpoint_.require(source + ".weight", {shape[0], shape[1]}));
-      weight.parts.push_back({matrix, part.outputs, part.head_rows, part.first,
-                              decoder_.transposed});
+      weight.parts.push_back(
+          {matrix, part.outputs, part.head_rows, part.first, decoder_.transposed});
       weight.rows += part.outputs;
 
       const SourceTensor* vector = nullptr;
@@ -297,13 +296,12 @@ class Builder {
     VOLVELLE_ASSIGN_OR_RETURN(
         attention.query_norm,
         add_norm("attention.query_norm", names_.query_norm, norm_width(shape.query_heads)));
-    VOLVELLE_ASSIGN_OR_RETURN(
-        attention.key_norm,
-        add_norm("attention.key_norm", names_.key_norm, norm_width(shape.kv_heads)));
+    VOLVELLE_ASSIGN_OR_RETURN(attention.key_norm, add_norm("attention.key_norm", names_.key_norm,
+                                                           norm_width(shape.kv_heads)));
     const Rows output[] = {{names_.output, shape.width}};
-    VOLVELLE_ASSIGN_OR_RETURN(attention.output,
-                              add_linear("attention.output", shape.query_heads * shape.head_dim,
-                                         output, shape.output_bias));
+    VOLVELLE_ASSIGN_OR_RETURN(
+        attention.output, add_linear("attention.output", shape.query_heads * shape.head_dim, output,
+                                     shape.output_bias));
     return attention;
   }
 
@@ -326,9 +324,9 @@ class Builder {
                               add_linear("feed_forward.gate_up", shape.width, feed_forward_rows(),
                                          shape.feed_forward_bias));
     const Rows down[] = {{names_.down, shape.width}};
-    VOLVELLE_ASSIGN_OR_RETURN(block.feed_forward.down,
-                              add_linear("feed_forward.down", shape.feed_forward_width, down,
-                                         shape.feed_forward_bias));
+    VOLVELLE_ASSIGN_OR_RETURN(
+        block.feed_forward.down,
+        add_linear("feed_forward.down", shape.feed_forward_width, down, shape.feed_forward_bias));
     VOLVELLE_ASSIGN_OR_RETURN(
         block.feed_forward_output_norm,
         add_norm("feed_forward_output_norm", names_.feed_forward_output_norm, shape.width));
@@ -391,12 +389,13 @@ void read_hugging_face(Config& config, const DecoderKeys& keys, Decoder& decoder
     read_activation(config, keys.activation, keys.default_activation, decoder);
   }
   const uint64_t heads = std::max<uint64_t>(1, decoder.query_heads);
-  const uint64_t fallback = keys.default_head_dim != 0 ? keys.default_head_dim
-                                                       : decoder.width / heads;
+  const uint64_t fallback =
+      keys.default_head_dim != 0 ? keys.default_head_dim : decoder.width / heads;
   decoder.head_dim = keys.head_dim ? config.count("head_dim", fallback) : fallback;
   if (!keys.rotary) return;
   config.expect("position_embedding_type", "rope");
-  decoder.rotary = hugging_face_rotary(config, "full_attention", decoder.head_dim, keys.rotary_dialect);
+  decoder.rotary =
+      hugging_face_rotary(config, "full_attention", decoder.head_dim, keys.rotary_dialect);
   decoder.sliding_rotary =
       hugging_face_rotary(config, "sliding_attention", decoder.head_dim, keys.rotary_dialect);
 }
@@ -411,9 +410,9 @@ Result<void> read_gguf(Checkpoint& checkpoint, const DecoderKeys& keys, Decoder&
   decoder.kv_heads = config.count("attention.head_count_kv", decoder.query_heads);
   decoder.feed_forward_width = config.count("feed_forward_length");
   decoder.context = config.count("context_length");
-  decoder.epsilon = config.number(keys.norm == file::NormKind::rms
-                                      ? "attention.layer_norm_rms_epsilon"
-                                      : "attention.layer_norm_epsilon");
+  decoder.epsilon =
+      config.number(keys.norm == file::NormKind::rms ? "attention.layer_norm_rms_epsilon"
+                                                     : "attention.layer_norm_epsilon");
   const uint64_t heads = std::max<uint64_t>(1, decoder.query_heads);
   decoder.head_dim = config.count("attention.key_length", decoder.width / heads);
   if (config.count("attention.value_length", decoder.head_dim) != decoder.head_dim) {

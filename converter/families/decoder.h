@@ -19,8 +19,8 @@ namespace volvelle {
 
 enum class Bias { kNone, kRequired, kIfPresent };
 
-// Source tensors, without ".weight" and ".bias"; null: the family has none. Those after `block` stand
-// in a block.
+// Source tensors, without ".weight" and ".bias"; null: the family has none. Those after `block`
+// stand in a block.
 struct DecoderNames {
   const char* embedding = nullptr;
   const char* embedding_norm = nullptr;
@@ -99,8 +99,8 @@ struct Decoder {
   uint64_t learned_offset = 0;            // row of position 0 in the learned table
 };
 
-// What config.json calls the sizes, today's spelling unless told otherwise, and what it means where it
-// is silent.
+// What config.json calls the sizes, today's spelling unless told otherwise, and what it means where
+// it is silent.
 struct DecoderKeys {
   const char* width = "hidden_size";
   const char* layers = "num_hidden_layers";
@@ -112,7 +112,7 @@ struct DecoderKeys {
   uint64_t default_context = 0;  // 0: must be stated
   file::NormKind norm = file::NormKind::rms;
   const char* epsilon = "rms_norm_eps";
-  double default_epsilon = 0;  // 0: must be stated
+  double default_epsilon = 0;             // 0: must be stated
   const char* activation = "hidden_act";  // null: the family knows
   const char* default_activation = "silu";
   bool head_dim = true;           // may be stated

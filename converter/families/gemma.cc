@@ -64,8 +64,12 @@ Result<recipe::Model> describe_gemma2(Checkpoint& checkpoint) {
   Config& config = checkpoint.config;
   VOLVELLE_ASSIGN_OR_RETURN(Decoder decoder, read_gemma(checkpoint));
   join_gemma2(checkpoint, decoder);
-  decoder.attention_soft_cap = config.number("attn_logit_softcapping", 50);
-  decoder.logit_soft_cap = config.number("final_logit_softcapping", 30);
+  // null means none, and only silence means the default.
+  const auto cap = [&config](const std::string& key, double unstated) {
+    return config.number(key, config.mentions(key) ? 0 : unstated);
+  };
+  decoder.attention_soft_cap = cap("attn_logit_softcapping", 50);
+  decoder.logit_soft_cap = cap("final_logit_softcapping", 30);
   decoder.window =
       config.count(checkpoint.gguf() ? "attention.sliding_window" : "sliding_window", 4096);
   const auto even = [](uint64_t layer) { return layer % 2 == 0; };
@@ -95,7 +99,7 @@ Result<recipe::Model> describe_gemma3(Checkpoint& checkpoint) {
     decoder.sliding_rotary->divisors.clear();
     return build(checkpoint, decoder);
   }
-  config.expect("attn_logit_softcapping", nullptr);
+  config.value("attn_logit_softcapping");  // the reference does not apply it here
   config.expect("use_bidirectional_attention", false);
   read_layer_types(config, decoder, but_each_last);
   if (!config.has_section("rope_parameters.sliding_attention")) {

@@ -1,5 +1,5 @@
-// GPT-2: layer norms, a learned position table, matrices stored input by output. Radford et al. 2019,
-// "Language Models are Unsupervised Multitask Learners".
+// GPT-2: layer norms, a learned position table, matrices stored input by output. Radford et al.
+// 2019, "Language Models are Unsupervised Multitask Learners".
 
 #include "converter/families/decoder.h"
 #include "converter/families/family.h"

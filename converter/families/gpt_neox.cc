@@ -1,5 +1,5 @@
-// GPT-NeoX and Pythia: layer norms, rotary positions of a part of each head, both branches of the same
-// input. Black et al. 2022, arXiv:2204.06745.
+// GPT-NeoX and Pythia: layer norms, rotary positions of a part of each head, both branches of the
+// same input. Black et al. 2022, arXiv:2204.06745.
 
 #include "converter/families/decoder.h"
 #include "converter/families/family.h"
@@ -24,18 +24,17 @@ constexpr DecoderNames kNames = {
 
 Result<recipe::Model> describe_gpt_neox(Checkpoint& checkpoint) {
   Config& config = checkpoint.config;
-  VOLVELLE_ASSIGN_OR_RETURN(Decoder decoder,
-                            read_decoder(checkpoint, {.kv_heads = nullptr,
-                                                      .norm = file::NormKind::layer,
-                                                      .epsilon = "layer_norm_eps",
-                                                      .default_epsilon = 1e-5,
-                                                      .default_activation = "gelu",
-                                                      .head_dim = false,
-                                                      .rotary_dialect = {
-                                                          .base_key = "rotary_emb_base",
-                                                          .partial = true,
-                                                          .share = 0.25,
-                                                          .share_key = "rotary_pct"}}));
+  VOLVELLE_ASSIGN_OR_RETURN(
+      Decoder decoder, read_decoder(checkpoint, {.kv_heads = nullptr,
+                                                 .norm = file::NormKind::layer,
+                                                 .epsilon = "layer_norm_eps",
+                                                 .default_epsilon = 1e-5,
+                                                 .default_activation = "gelu",
+                                                 .head_dim = false,
+                                                 .rotary_dialect = {.base_key = "rotary_emb_base",
+                                                                    .partial = true,
+                                                                    .share = 0.25,
+                                                                    .share_key = "rotary_pct"}}));
   decoder.norm_bias = Bias::kRequired;
   decoder.feed_forward_bias = Bias::kRequired;
   decoder.plain_feed_forward = true;

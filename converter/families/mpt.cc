@@ -53,7 +53,8 @@ Result<recipe::Model> describe_mpt(Checkpoint& checkpoint) {
     decoder.names = kNames;
     decoder.qkv_limit = config.number("attn_config.clip_qkv", 0);
     decoder.attention_scale = config.number("attn_config.softmax_scale", 0);
-    // The reference always adds ALiBi with a largest bias of 8; a file that asks for else is refused.
+    // The reference always adds ALiBi with a largest bias of 8; a file that asks for else is
+    // refused.
     config.expect("attn_config.alibi", true);
     config.expect("attn_config.alibi_bias_max", 8);
     config.expect("attn_config.attn_type", "multihead_attention");

@@ -1,5 +1,5 @@
-// OLMo 2: Llama's blocks with norms on the branches' outputs only, and on q and k whole, before they
-// are cut into heads. OLMo Team 2024, arXiv:2501.00656.
+// OLMo 2: Llama's blocks with norms on the branches' outputs only, and on q and k whole, before
+// they are cut into heads. OLMo Team 2024, arXiv:2501.00656.
 
 #include "converter/families/decoder.h"
 #include "converter/families/family.h"

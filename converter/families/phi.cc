@@ -25,14 +25,14 @@ constexpr DecoderNames kNames = {
 
 Result<recipe::Model> describe_phi(Checkpoint& checkpoint) {
   Config& config = checkpoint.config;
-  VOLVELLE_ASSIGN_OR_RETURN(Decoder decoder,
-                            read_decoder(checkpoint, {.norm = file::NormKind::layer,
-                                                      .epsilon = "layer_norm_eps",
-                                                      .default_epsilon = 1e-5,
-                                                      .default_activation = "gelu_new",
-                                                      .head_dim = false,
-                                                      .rotary_dialect = {.partial = true,
-                                                                         .share = 0.5}}));
+  VOLVELLE_ASSIGN_OR_RETURN(
+      Decoder decoder,
+      read_decoder(checkpoint, {.norm = file::NormKind::layer,
+                                .epsilon = "layer_norm_eps",
+                                .default_epsilon = 1e-5,
+                                .default_activation = "gelu_new",
+                                .head_dim = false,
+                                .rotary_dialect = {.partial = true, .share = 0.5}}));
   decoder.norm_bias = Bias::kRequired;
   decoder.query_key_value_bias = Bias::kRequired;
   decoder.output_bias = Bias::kRequired;
@@ -42,7 +42,7 @@ Result<recipe::Model> describe_phi(Checkpoint& checkpoint) {
   decoder.residual = file::Residual::parallel;
   if (checkpoint.gguf()) {
     decoder.activation = file::Activation::gelu_tanh;
-    decoder.names.qkv = "attn_qkv";
+    if (checkpoint.optional("blk.0.attn_qkv.weight") != nullptr) decoder.names.qkv = "attn_qkv";
     decoder.names.feed_forward_norm = nullptr;
     return build(checkpoint, decoder);
   }

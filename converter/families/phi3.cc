@@ -8,13 +8,14 @@ namespace volvelle {
 
 Result<recipe::Model> describe_phi3(Checkpoint& checkpoint) {
   Config& config = checkpoint.config;
-  VOLVELLE_ASSIGN_OR_RETURN(Decoder decoder, read_decoder(checkpoint, {.rotary_dialect = {
-                                                             .partial = true,
-                                                             .yarn_is_longrope = true}}));
+  VOLVELLE_ASSIGN_OR_RETURN(
+      Decoder decoder,
+      read_decoder(checkpoint, {.rotary_dialect = {.partial = true, .yarn_is_longrope = true}}));
   decoder.names.qkv = checkpoint.gguf() ? "attn_qkv" : "self_attn.qkv_proj";
   decoder.names.gate_up = checkpoint.gguf() ? "ffn_up" : "mlp.gate_up_proj";
   if (!checkpoint.gguf()) {
     config.expect("attention_bias", false);
+    config.value("original_max_position_embeddings");  // matters to scaled positions alone
     decoder.window = config.count("sliding_window", 0);
     if (decoder.window != 0) decoder.slides = [](uint64_t) { return true; };
     decoder.sliding_rotary = decoder.rotary;

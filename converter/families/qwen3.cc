@@ -14,7 +14,8 @@ constexpr uint64_t kDefaultHeadDim = 128;
 
 Result<recipe::Model> describe_qwen3(Checkpoint& checkpoint) {
   Config& config = checkpoint.config;
-  VOLVELLE_ASSIGN_OR_RETURN(Decoder decoder, read_decoder(checkpoint, {.default_head_dim = kDefaultHeadDim}));
+  VOLVELLE_ASSIGN_OR_RETURN(Decoder decoder,
+                            read_decoder(checkpoint, {.default_head_dim = kDefaultHeadDim}));
   decoder.names.query_norm = checkpoint.gguf() ? "attn_q_norm" : "self_attn.q_norm";
   decoder.names.key_norm = checkpoint.gguf() ? "attn_k_norm" : "self_attn.k_norm";
   if (!checkpoint.gguf()) {

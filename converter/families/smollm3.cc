@@ -10,7 +10,8 @@ namespace volvelle {
 
 Result<recipe::Model> describe_smollm3(Checkpoint& checkpoint) {
   Config& config = checkpoint.config;
-  VOLVELLE_ASSIGN_OR_RETURN(Decoder decoder, read_decoder(checkpoint, {.rotary_dialect = {.base = 2e6}}));
+  VOLVELLE_ASSIGN_OR_RETURN(Decoder decoder,
+                            read_decoder(checkpoint, {.rotary_dialect = {.base = 2e6}}));
   constexpr uint64_t kInterval = 4;
   if (checkpoint.gguf()) {
     decoder.interleaved_rows = true;

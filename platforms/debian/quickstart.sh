@@ -15,14 +15,17 @@ usage() { sed -n '2,/^set /{/^set /d; s/^# \{0,1\}//; p}' "${BASH_SOURCE[0]}"; }
 model='' prompt='The capital of France is'
 while [ $# -gt 0 ]; do
   case $1 in
-    --model) model=${2:?quickstart.sh: --model needs a file or folder}; shift 2 ;;
+    --model) [ -n "${2:-}" ] || { usage >&2; exit 2; }; model=$2; shift 2 ;;
     -h | --help) usage; exit ;;
     --) shift; [ $# = 0 ] || prompt=$1; break ;;
     -*) usage >&2; exit 2 ;;
     *) prompt=$1; shift ;;
   esac
 done
-[ -z "$model" ] || model=$(realpath -e -- "$model") || exit 1
+if [ -n "$model" ]; then
+  [ -e "$model" ] || { echo "quickstart.sh: $model: there is no such file or folder; check the path" >&2; exit 1; }
+  model=$(realpath -- "$model")
+fi
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 cache=${XDG_CACHE_HOME:-${HOME:?}/.cache}/volvelle
 volvelle=build/volvelle

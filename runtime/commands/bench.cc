@@ -49,8 +49,7 @@ double operations_per_token(const Model& model) {
   double weights = 0;
   model.for_each_linear([&](const Linear& linear, double share) {
     if (&linear == &model.decoder().head) return;  // runs for the last token only
-    weights +=
-        share * static_cast<double>(linear.outputs()) * static_cast<double>(linear.inputs());
+    weights += share * static_cast<double>(linear.outputs()) * static_cast<double>(linear.inputs());
   });
   return 2 * weights;
 }
@@ -260,6 +259,10 @@ void add_bench_command(Program& program) {
       ->type_name("N");
   command.add_flag("--json", o.json, "Write one JSON object");
   add_compute_options(command, o.compute);
+  command.parse_complete_callback([options] {
+    if (options->prompt == 0 && options->new_tokens == 0)
+      throw CLI::ValidationError("-p 0 and -n 0 leave nothing to measure");
+  });
 }
 
 }  // namespace volvelle

@@ -35,7 +35,7 @@ void add_compute_options(CLI::App& command, ComputeOptions& options) {
       .add_option_function<std::string>(
           "--kv", [&options, kinds](const std::string& kind) { options.kv = kinds.at(kind); },
           "Numbers of the cache: f32, f16 or q8 (default q8)")
-      ->check(CLI::IsMember({"f32", "f16", "q8"}))
+      ->check(CLI::IsMember({"f32", "f16", "q8"}).description(""))
       ->type_name("TYPE");
   command
       .add_option("--context", options.context,

@@ -330,7 +330,7 @@ Result<> inspect(const InspectOptions& options) {
     Progress progress("verifying", model->file_bytes());
     for (const Tensor& tensor : model->tensors()) {
       if (interrupted()) return fail("interrupted");
-      VOLVELLE_RETURN_IF_ERROR(model->verify_checksums(tensor));
+      VOLVELLE_RETURN_IF_ERROR(model->verify_contents(tensor));
       progress.advance(tensor.bytes());
     }
   }

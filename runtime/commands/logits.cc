@@ -90,7 +90,7 @@ void add_logits_command(Program& program) {
        "Examples:\n"
        "  volvelle logits model.vvl --tokens 1,2,3 -o logits.npy\n"
        "  volvelle logits model.vvl --tokens @ids.txt --chunk 1 --kv f32 -o decoded.npy\n"
-       "  volvelle logits model.vvl -p \"Hello\" -o - | python3 -c \"import sys, numpy; ...\"\n\n"
+       "  volvelle logits model.vvl -p \"Hello\" -o - > hello.npy\n\n"
        "The output is a NumPy file of float32 [tokens, vocabulary]. --chunk 1 feeds one token at a "
        "time, as decoding\n"
        "does; --first-position P begins at position P with an empty cache."},

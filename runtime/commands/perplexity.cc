@@ -189,7 +189,7 @@ Result<> measure(const PerplexityOptions& options) {
   if (tokens.size() < longest) {
     return fail(
         "{}: it has {} tokens, fewer than a window of {}; give a longer text or shorter --lengths",
-        options.text, tokens.size(), longest);
+        options.text == "-" ? "standard input" : options.text, tokens.size(), longest);
   }
 
   VOLVELLE_ASSIGN_OR_RETURN(ThreadPool pool, make_pool(options.compute));

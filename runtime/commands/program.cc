@@ -7,6 +7,7 @@
 #include <charconv>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 
@@ -57,6 +58,8 @@ Result<std::shared_ptr<const Tokenizer>> Program::open_tokenizer(const std::stri
   for (auto kind = tokenizer_sources_.rbegin(); kind != tokenizer_sources_.rend(); ++kind) {
     if (kind->accepts(source)) return kind->open(source);
   }
+  if (std::error_code ignored; !std::filesystem::exists(source, ignored))
+    return fail("{}: there is no such file or folder; check the path", printable(source));
   return fail("{}: no tokenizer is read from this; give {}", printable(source),
               tokenizer_sources());
 }
@@ -132,7 +135,8 @@ void print(std::string_view text) { std::fwrite(text.data(), 1, text.size(), std
 
 void print_notice(std::string_view sentence) {
   std::fflush(stdout);
-  const std::string line = std::format("volvelle: {}\n", sentence);
+  // One line, and safe to show: a sentence may quote what a file says.
+  const std::string line = std::format("volvelle: {}\n", printable(sentence));
   std::fwrite(line.data(), 1, line.size(), stderr);
 }
 

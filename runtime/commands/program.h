@@ -99,7 +99,7 @@ void print(std::format_string<Args...> format, Args&&... args) {
   print(std::string_view(std::format(format, std::forward<Args>(args)...)));
 }
 
-// Writes "volvelle: …" as a line of its own to standard error.
+// Writes "volvelle: …" as a line of its own to standard error, with control characters escaped.
 void print_notice(std::string_view sentence);
 template <typename... Args>
   requires(sizeof...(Args) > 0)

@@ -75,10 +75,9 @@ void print_stats(const Session& session, const Model& model, const ThreadPool& p
     const double limit = measure_read_bandwidth(pool);
     text += std::format(
         "decode   {} tokens in {:.3f} s: {:.1f} tokens/s, {:.1f} GB/s of weights and cache, {:.0f} "
-        "% of the "
-        "{:.1f} GB/s that memory gives to {} threads\n",
+        "% of the {:.1f} GB/s that memory gives to {} thread{}\n",
         decoded, decode_seconds, static_cast<double>(decoded) / decode_seconds, read / 1e9,
-        100 * read / limit, limit / 1e9, pool.threads());
+        100 * read / limit, limit / 1e9, pool.threads(), pool.threads() == 1 ? "" : "s");
   }
   text += std::format("memory   {} of cache, {} of packed weights, file of {}{}\n",
                       format_bytes(session.cache_bytes()), format_bytes(session.packed_bytes()),
@@ -142,7 +141,7 @@ Result<> run(const RunOptions& options) {
   if (eos.empty() && tokenizer != nullptr) eos = tokenizer->spec().eos;
   Sampler sampler(sampling, model->vocabulary());
   Writer writer(options.ids ? nullptr : tokenizer, options.stop);
-  tokens.reserve(prompt + options.new_tokens);
+  tokens.reserve(std::min(prompt + options.new_tokens, session->context() + 1));
   double bytes = 0;  // that decoding read
   size_t decoded = 0;
   bool full = false;
@@ -181,13 +180,14 @@ void add_run_command(Program& program) {
        "  volvelle run model.vvl -p \"The capital of France is\" -n 40\n"
        "  volvelle run model.vvl -p - --temperature 0.8 --top-p 0.95 --seed 7 < story.txt\n"
        "  volvelle run model.vvl --tokens 504,3575 --ids\n"
-       "  volvelle run model.vvl -p \"Q: Why?\\nA:\" --stop \"Q:\" --stats\n\n"
+       "  volvelle run model.vvl -p $'Q: Why?\\nA:' --stop \"Q:\" --stats\n\n"
        "Standard output holds the new text alone. The likeliest token is taken unless "
        "--temperature or one of --top-k,\n"
        "--top-p and --min-p is given (these alone mean a temperature of 1); the same seed draws "
        "the same tokens on every\n"
        "machine. It ends at the model's end token, a stop text, -n tokens, or where the context is "
-       "full."},
+       "full.\n"
+       "Standard input is taken whole: a newline at its end belongs to the text."},
       [options] { return run(*options); });
   RunOptions& o = *options;
   add_model_option(command, o.model);

@@ -27,6 +27,10 @@ using file::PreTokenizerKind;
 using file::SplitBehavior;
 using file::TokenizerModel;
 
+// Normalizers, pre-tokenizers, decoders or chat templates that a tokenizer may have: a bound that
+// no real one comes near.
+inline constexpr size_t kMaxTokenizerSteps = 32;
+
 // Two neighbouring pieces and what they become.
 struct Merge {
   uint32_t left;

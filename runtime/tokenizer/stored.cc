@@ -2,12 +2,15 @@
 
 #include <cstdint>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "runtime/tokenizer/utf8.h"
 
 namespace volvelle {
 namespace {
+
+constexpr size_t kMaxTextBytes = 64 * 1024;  // of a step's pattern or text, or a template's name
 
 template <typename T>
 Result<file::Segment> write_all(std::span<const T> items, const SegmentWriter& write) {
@@ -30,6 +33,31 @@ Result<std::span<const T>> view(const char* field, const file::Segment* segment,
 
 std::string text(const flatbuffers::String* string) {
   return string == nullptr ? std::string() : string->str();
+}
+
+// Steps are few and their texts short: tables may share one long text, and each would be a copy.
+template <typename Step>
+Result<void> check_size(const char* field,
+                        const flatbuffers::Vector<flatbuffers::Offset<Step>>* steps) {
+  if (steps == nullptr) return {};
+  if (steps->size() > kMaxTokenizerSteps) {
+    return fail("tokenizer.{}: {} are more than the {} possible", field, steps->size(),
+                kMaxTokenizerSteps);
+  }
+  const auto check = [&](const flatbuffers::String* text) -> Result<void> {
+    if (text == nullptr || text->size() <= kMaxTextBytes) return {};
+    return fail("tokenizer.{}: a text of {} bytes is longer than the {} possible", field,
+                text->size(), kMaxTextBytes);
+  };
+  for (const Step* step : *steps) {
+    if constexpr (std::is_same_v<Step, file::ChatTemplate>) {
+      VOLVELLE_RETURN_IF_ERROR(check(step->name()));
+    } else {
+      VOLVELLE_RETURN_IF_ERROR(check(step->pattern()));
+      VOLVELLE_RETURN_IF_ERROR(check(step->text()));
+    }
+  }
+  return {};
 }
 
 template <typename Enum>
@@ -120,6 +148,10 @@ Result<TokenizerSpec> view_tokenizer(const file::Tokenizer& table, const Segment
   VOLVELLE_ASSIGN_OR_RETURN(spec.eos, ids("eos", table.eos()));
   VOLVELLE_ASSIGN_OR_RETURN(spec.prefix, ids("prefix", table.prefix()));
   VOLVELLE_ASSIGN_OR_RETURN(spec.suffix, ids("suffix", table.suffix()));
+  VOLVELLE_RETURN_IF_ERROR(check_size("normalizers", table.normalizers()));
+  VOLVELLE_RETURN_IF_ERROR(check_size("pre_tokenizers", table.pre_tokenizers()));
+  VOLVELLE_RETURN_IF_ERROR(check_size("decoders", table.decoders()));
+  VOLVELLE_RETURN_IF_ERROR(check_size("chat_templates", table.chat_templates()));
   if (table.normalizers() != nullptr) {
     for (const file::NormalizerStep* step : *table.normalizers()) {
       VOLVELLE_RETURN_IF_ERROR(check_enum("normalizers", step->kind(), NormalizerKind::MAX));

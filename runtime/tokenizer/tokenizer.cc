@@ -16,8 +16,8 @@ namespace volvelle {
 namespace {
 
 // Bounds that no real tokenizer comes near.
-constexpr size_t kMaxSteps = 32;
 constexpr size_t kMaxAddedBytes = 4096;
+constexpr size_t kMaxAllAddedBytes = 16 << 20;
 constexpr double kMaxGrowth = 1024;  // bytes that all steps together may make of one
 
 Result<void> check_pieces(const TokenizerSpec& spec) {
@@ -98,8 +98,8 @@ double growth(const NormalizerStep& step) {
 // There are few steps, and their strings are UTF-8.
 Result<void> check_steps(const TokenizerSpec& spec) {
   if (std::max({spec.normalizers.size(), spec.pre_tokenizers.size(), spec.decoders.size()}) >
-      kMaxSteps) {
-    return fail("more than {} steps of one kind", kMaxSteps);
+      kMaxTokenizerSteps) {
+    return fail("more than {} steps of one kind", kMaxTokenizerSteps);
   }
   const auto check = [](const char* field, const auto& steps) -> Result<void> {
     for (const auto& step : steps) {
@@ -169,18 +169,23 @@ Result<void> Tokenizer::Parts::build() {
   VOLVELLE_ASSIGN_OR_RETURN(pieces, PieceTable::make(spec));
   VOLVELLE_ASSIGN_OR_RETURN(model, Bpe::make(spec, pieces));
   special.resize(spec.vocabulary());
+  size_t added_bytes = 0;
   for (const bool special_first : {true, false}) {
     for (const AddedToken& token : spec.added) {
       if (token.special() != special_first) continue;
       special[token.id()] = special[token.id()] || token.special();
       const std::string_view text = spec.piece(token.id());
+      added_bytes += text.size();
       if (!token.normalized()) {
         raw_added.add(std::string(text), token);
       } else {
         VOLVELLE_ASSIGN_OR_RETURN(std::string normalized, normalizer.apply(text));
+        added_bytes += normalized.size();
         if (normalized != text) spellings[static_cast<int32_t>(token.id())] = normalized;
         normalized_added.add(std::move(normalized), token);
       }
+      if (added_bytes > kMaxAllAddedBytes)
+        return fail("added: its tokens take more than the {} bytes possible", kMaxAllAddedBytes);
     }
   }
   raw_added.seal();

@@ -8,6 +8,8 @@
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <tuple>
+#include <vector>
 
 #include "converter/convert.h"
 #include "runtime/model.h"
@@ -99,10 +101,10 @@ TEST_CASE("every type of weights loads, with the embedding in at least eight bit
       REQUIRE(model);
       const Stack& stack = (*model)->decoder();
       CHECK(stack.blocks[0].attention.qkv.weight->type == linear);
-      CHECK(stack.blocks[0].feed_forward.down.weight->type == linear);
+      CHECK(stack.blocks[0].feed_forward.experts[0].down.weight->type == linear);
       CHECK(stack.embedding->type == rows);
       CHECK(stack.head.weight->type == rows);
-      for (const Tensor& tensor : (*model)->tensors()) CHECK((*model)->verify_checksums(tensor));
+      for (const Tensor& tensor : (*model)->tensors()) CHECK((*model)->verify_contents(tensor));
     }
   }
 }
@@ -114,6 +116,40 @@ TEST_CASE("ends of text are taken from the generation settings, as one or as a l
   CHECK((*Model::load(output))->generation().eos == std::vector<int32_t>{2, 7, 9});
   REQUIRE(run({.source = "tests/goldens/llama_f16", .output = output, .force = true}));
   CHECK((*Model::load(output))->generation().eos == std::vector<int32_t>{2});
+}
+
+TEST_CASE("a source that asks for what no session would load leaves no file") {
+  const TemporaryFolder folder;
+  const fs::path source = folder.path / "source";
+  const std::string output = (folder.path / "out.vvl").string();
+  const std::string split = R"({"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []},
+      "pre_tokenizer": {"type": "Split", "pattern": {"Regex": "%"}, "behavior": "Isolated"}})";
+  const auto pattern = [&](const char* regex) {
+    return std::string(split).replace(split.find('%'), 1, regex);
+  };
+  const std::vector<std::tuple<const char*, std::string, const char*>> lies = {
+      {"generation_config.json", R"({"eos_token_id": 128})", "end token 128"},
+      {"generation_config.json", R"({"top_p": -1})", "top_p"},
+      {"generation_config.json", R"({"temperature": 1e300})", "temperature"},
+      {"tokenizer.json", pattern("(?<"), "regular expression"},
+      {"tokenizer.json", pattern("\\\\p{None}"), "regular expression"},
+      {"tokenizer.json", R"({"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []},
+      "post_processor": {"type": "RobertaProcessing", "cls": ["a", 9], "sep": ["a", 0]}})",
+       "prefix"}};
+  const auto convert_with = [&](const char* file, const std::string& text) {
+    fs::remove_all(source);
+    fs::copy("tests/goldens/llama_grouped_heads", source);
+    std::ofstream(source / file) << text;
+    return run({.source = source.string(), .output = output});
+  };
+  for (const auto& [file, text, word] : lies) {
+    CAPTURE(text);
+    const Result<ConvertReport> report = convert_with(file, text);
+    REQUIRE(!report);
+    CHECK_MESSAGE(report.error().message.contains(word), report.error().message);
+    CHECK(!fs::exists(output));
+  }
+  CHECK(convert_with("tokenizer.json", pattern("b+")));  // a vocabulary without merges
 }
 
 TEST_CASE("a source that is no checkpoint is refused in a sentence") {

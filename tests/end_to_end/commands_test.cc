@@ -186,6 +186,10 @@ TEST_CASE("wrong usage is status 2 and one sentence that points to the help") {
   check_refused(run_program({"run", "m.vvl", "-p", "a", "--kv", "q3"}), 2, "--kv");
   check_refused(run_program({"run", "m.vvl", "-p", "a", "--cpus", "1,x"}), 2, "--cpus");
   check_refused(run_program({"logits", "m.vvl", "--tokens", "1"}), 2, "--output");
+  check_refused(run_program({"bench", "m.vvl", "-p", "0", "-n", "0"}), 2, "nothing to measure");
+  check_refused(run_program({"convert", "folder", "-o", "-"}), 2, "standard output");
+  check_refused(run_program({"convert", "folder", "-o", "m.vvl", "--context", "0"}), 2,
+                "--context");
   check_refused(run_program({"eval"}), 2, "volvelle eval --help");
 }
 
@@ -202,7 +206,10 @@ TEST_CASE("a file that is missing or no model is status 1 and a sentence that na
     check_refused(run_program({"eval", "perplexity", path, "--text", letter}), 1, path);
   }
   CHECK(!std::filesystem::exists(folder / "l.npy"));
-  check_refused(run_program({"tokenize", folder / "novel.txt", "-p", "a"}), 1, "novel.txt");
+  check_refused(run_program({"run", folder / ".", "-p", "a"}), 1, "volvelle convert");
+  check_refused(run_program({"tokenize", folder.write("novel.txt", "x"), "-p", "a"}), 1,
+                "novel.txt");
+  check_refused(run_program({"tokenize", folder / "poem.txt", "-p", "a"}), 1, "no such file");
 }
 
 TEST_CASE("a result that cannot be written is an error") {
@@ -214,8 +221,8 @@ TEST_CASE("a result that cannot be written is an error") {
 
 TEST_CASE(
     "Ctrl-C ends a long command without a result or a complaint, with a shell's status for it") {
-  const Ran ran =
-      run_program({"bench", models().plain, "-n", "100", "-r", "1000"}, {.interrupt_after = 0.5});
+  const Ran ran = run_program({"bench", models().plain, "-p", "100", "-n", "100", "-r", "1000"},
+                              {.interrupt_after = 0.5});
   CHECK(ran.status == 130);
   CHECK(ran.out == "");
   CHECK(ran.err == "");

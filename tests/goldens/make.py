@@ -229,10 +229,17 @@ def record(folder, model, description, source, rng, first_position=0, tokens=Non
     truth = logits_of(exact or in_double(model), tokens, first_position)
     judge = exact or model
     logits = logits_of(judge, tokens, first_position)
-    scale = spread(logits)
-    noise = float(np.abs(logits - truth).max()) / scale
     following, lead = greedy(judge, tokens, CONTINUATION, first_position)
     found = disturbances(judge, tokens, logits, first_position)
+    return keep(folder, description, source, tokens, logits, truth, following, lead, found,
+                first_position, suffix)
+
+
+def keep(folder, description, source, tokens, logits, truth, following, lead, found,
+         first_position=0, suffix="", **more):
+    """Writes a record whose margins are fair; `more` are further fields of expected.json."""
+    scale = spread(logits)
+    noise = float(np.abs(logits - truth).max()) / scale
     print(f"{folder.name}{suffix}: range {scale:.1f}, noise {noise:.1e}, lead {lead / scale:.1e}, "
           + ", ".join(f"{name} {x:.3f}" for name, x in found.items()))
     if scale < 4 or noise > TOLERANCE / 10 or lead < 20 * TOLERANCE * scale:
@@ -249,7 +256,7 @@ def record(folder, model, description, source, rng, first_position=0, tokens=Non
         "first_position": first_position,
         "disturbance": round(min(found.values()), 5),
         "range": round(scale, 5),
-    }
+    } | more
     (folder / f"expected{suffix}.json").write_text(one_line_lists(expected) + "\n")
     size = sum(f.stat().st_size for f in folder.rglob("*") if f.is_file())
     assert size < LIMIT, f"{folder.name} has {size} bytes"
@@ -269,15 +276,15 @@ def one_line_lists(tree, indent="  "):
     return "{\n" + body + "\n" + indent[2:] + "}"
 
 
-def attempt(name, make):
+def attempt(name, make, folder=None, trials=20):
     """Calls make(folder, rng) with seed after seed until every margin is fair."""
-    folder = HERE / name
-    for trial in range(20):
+    folder = folder or HERE / name
+    for trial in range(trials):
         shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir()
+        folder.mkdir(parents=True)
         if make(folder, np.random.default_rng([zlib.crc32(name.encode()), trial])):
             return
-    raise SystemExit(f"{name}: no fair model in 20 trials")
+    raise SystemExit(f"{name}: no fair model in {trials} trials")
 
 
 # --------------------------------------------------------------------------------------------------
