@@ -28,7 +28,7 @@ class FileBytes {
  public:
   explicit FileBytes(const std::vector<std::byte>& bytes)
       : size_(bytes.size()), data_(new(std::align_val_t{64}) std::byte[bytes.size()]) {
-    std::memcpy(data_.get(), bytes.data(), size_);
+    std::ranges::copy(bytes, data_.get());
   }
   std::span<const std::byte> span() const { return {data_.get(), size_}; }
 
