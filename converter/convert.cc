@@ -47,7 +47,7 @@ const char* part_of(const recipe::Tensor& tensor) {
 }
 
 std::string position_text(const RotaryPlan& plan) {
-  std::string text = std::format("rotary, base {}, width {}, {} pairs", plan.base, plan.width,
+  std::string text = std::format("rotary, base {:.10g}, width {}, {} pairs", plan.base, plan.width,
                                  plan.pairing == Pairing::kHalf ? "half" : "interleaved");
   if (const std::string scaling = scaling_text(plan.scaling); !scaling.empty()) {
     text += ", " + scaling;

@@ -327,6 +327,12 @@ Result<Rotary> ModelVerifier::rotary(const file::Rotary& stored, const std::stri
     if (scaling->kind() > file::RotaryScalingKind::MAX) {
       return refuse("{}: scaling {} is unknown", where, static_cast<int>(scaling->kind()));
     }
+    if (scaling->kind() == file::RotaryScalingKind::dynamic_ntk) {
+      return refuse(
+          "{}: this version does not run dynamic NTK scaling, whose dials depend on a sequence's "
+          "length; give the converter another --rope-scaling, for example ntk:{}",
+          where, scaling->factor());
+    }
     rotary.scaling = {file::EnumNameRotaryScalingKind(scaling->kind()), scaling->factor(),
                       scaling->original_context(), scaling->low_frequency_factor(),
                       scaling->high_frequency_factor()};

@@ -25,8 +25,10 @@ void print_text(const ConvertReport& report, const std::string& output) {
   print("context     {} tokens, trained for {}\n", format_count(report.context),
         format_count(report.trained_context));
   for (const ConvertReport::Layers& layers : report.layers) {
-    print("layers {:<5}{}; {}\n", std::format("{}-{}", layers.first, layers.last), layers.position,
-          layers.mask);
+    const std::string range = layers.first == layers.last
+                                  ? std::format("layer {}", layers.first)
+                                  : std::format("layers {}-{}", layers.first, layers.last);
+    print("{:<12}{}; {}\n", range, layers.position, layers.mask);
   }
   print("head        {}\n", report.tied ? "shared with the embedding" : "its own");
   print("tokenizer   {}\n", report.tokenizer ? "yes" : "none");

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <chrono>
+#include <format>
 #include <limits>
 #include <string>
 #include <vector>
@@ -134,6 +135,25 @@ template <typename T>
 void set_field(const void* table, flatbuffers::voffset_t field, T value) {
   auto* fields = static_cast<flatbuffers::Table*>(const_cast<void*>(table));
   REQUIRE(fields->SetField(field, value));
+}
+
+TEST_CASE("a model whose table is shorter than its context is refused") {
+  Container model = small_model("q4");
+  const auto* stack = file::GetModel(model.table().data())->stacks()->Get(0);
+  const auto* rotary =
+      file::GetModel(model.table().data())->positions()->Get(0)->scheme_as_Rotary();
+  REQUIRE(rotary != nullptr);
+  const uint32_t reach = rotary->coarse_rows() * rotary->fine_rows();
+  set_field<uint32_t>(stack, file::Stack::VT_CONTEXT, reach);
+  model.sign();
+  CHECK(try_model(model.bytes) == Outcome::kRan);
+  set_field<uint32_t>(stack, file::Stack::VT_CONTEXT, reach + 1);
+  model.sign();
+  const FileBytes bytes(model.bytes);
+  const auto refused = Model::from_bytes(bytes.span(), "short.vvl");
+  REQUIRE(!refused.has_value());
+  CHECK(
+      refused.error().message.contains(std::format("convert again with --context {}", reach + 1)));
 }
 
 TEST_CASE("a dial that no block turns by is not read, however far the model's context reaches") {
