@@ -44,6 +44,14 @@ void add_compute_options(CLI::App& command, ComputeOptions& options) {
       ->type_name("N");
 }
 
+void add_feeding_options(CLI::App& command, size_t& chunk, size_t& first_position) {
+  command.add_option("--chunk", chunk, "Tokens that go through the model at a time (default 512)")
+      ->check(between(size_t{1}, size_t{65536}))
+      ->type_name("N");
+  command.add_option("--first-position", first_position, "Position of the first token (default 0)")
+      ->type_name("P");
+}
+
 void add_model_option(CLI::App& command, std::string& path) {
   command.add_option("model", path, "The model")->required()->type_name("M.vvl");
 }

@@ -27,6 +27,9 @@ void add_thread_options(CLI::App& command, ComputeOptions& options);
 // Those, --kv and --context.
 void add_compute_options(CLI::App& command, ComputeOptions& options);
 
+// --chunk and --first-position of commands that feed a prompt.
+void add_feeding_options(CLI::App& command, size_t& chunk, size_t& first_position);
+
 // The positional M.vvl that every such command begins with.
 void add_model_option(CLI::App& command, std::string& path);
 

@@ -101,13 +101,7 @@ void add_logits_command(Program& program) {
   command.add_option("-o,--output", o.output, "The .npy file to write; - is standard output")
       ->required()
       ->type_name("OUT.npy");
-  command
-      .add_option("--chunk", o.chunk, "Tokens that go through the model at a time (default 512)")
-      ->check(between(size_t{1}, size_t{65536}))
-      ->type_name("N");
-  command
-      .add_option("--first-position", o.first_position, "Position of the first token (default 0)")
-      ->type_name("P");
+  add_feeding_options(command, o.chunk, o.first_position);
   add_compute_options(command, o.compute);
 }
 

@@ -222,14 +222,7 @@ void add_run_command(Program& program) {
   command.add_flag("--ignore-eos", o.ignore_eos, "Go on after the model's end token");
   command.add_flag("--ids", o.ids, "Write the new token ids, on one line, instead of text");
   command.add_flag("--stats", o.stats, "Write speed and memory to standard error afterwards");
-  command
-      .add_option("--chunk", o.chunk,
-                  "Prompt tokens that go through the model at a time (default 512)")
-      ->check(between(size_t{1}, size_t{65536}))
-      ->type_name("N");
-  command
-      .add_option("--first-position", o.first_position, "Position of the first token (default 0)")
-      ->type_name("P");
+  add_feeding_options(command, o.chunk, o.first_position);
   add_compute_options(command, o.compute);
 }
 

@@ -8,7 +8,8 @@
 
 #include "platforms/system_file.h"
 #include "platforms/thermal.h"
-#include "tests/platforms/scratch_folder.h"
+#include "tests/platforms/machines.h"
+#include "tests/scratch_folder.h"
 
 namespace volvelle {
 namespace {
@@ -22,7 +23,7 @@ Cpus first_cpus(int count) {
 }
 
 struct Machine : ScratchFolder {
-  explicit Machine(std::string_view name) { lay_out_machine(name); }
+  explicit Machine(std::string_view name) { lay_out_machine(*this, name); }
 };
 
 TEST_CASE("a list of cores is numbers and ranges, in any order, sorted on return") {

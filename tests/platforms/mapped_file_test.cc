@@ -9,7 +9,7 @@
 #include <limits>
 #include <string_view>
 
-#include "tests/platforms/scratch_folder.h"
+#include "tests/scratch_folder.h"
 
 namespace volvelle {
 namespace {

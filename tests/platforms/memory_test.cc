@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "platforms/clock.h"
-#include "tests/platforms/scratch_folder.h"
+#include "tests/scratch_folder.h"
 
 namespace volvelle {
 namespace {

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "platforms/interrupt.h"
-#include "tests/platforms/scratch_folder.h"
+#include "tests/scratch_folder.h"
 
 namespace volvelle {
 namespace {

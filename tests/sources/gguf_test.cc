@@ -8,7 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "tests/sources/scratch_folder.h"
+#include "tests/scratch_folder.h"
+#include "tests/sources/damage.h"
 
 namespace volvelle {
 namespace {
@@ -341,7 +342,7 @@ TEST_CASE("with any one shard all of them are opened") {
   const auto name = [](int i) { return std::format("big-{:05}-of-00003.gguf", i); };
   for (uint16_t i = 0; i < 3; ++i) folder.write(name(i + 1), shard(i, 3, 3, i + 1.0f));
   for (int i = 1; i <= 3; ++i) {
-    const auto source = GgufTensorSource::open(folder.file(name(i)));
+    const auto source = GgufTensorSource::open(folder / name(i));
     REQUIRE(source.has_value());
     CHECK((*source)->tensors().size() == 3);
     CHECK((*source)->metadata().unsigned_integer("split.no") == 0u);
@@ -350,7 +351,7 @@ TEST_CASE("with any one shard all of them are opened") {
     CHECK(value == 3);
   }
 
-  const auto first = folder.file(name(1));
+  const auto first = folder / name(1);
   folder.write(name(3), shard(1, 3, 3, 0));
   CHECK(contains(error_of(first), "split.no is 1, but the file's name says 2"));
   folder.write(name(3), shard(2, 3, 3, 0));
@@ -361,7 +362,7 @@ TEST_CASE("with any one shard all of them are opened") {
   folder.write(name(1), shard(0, 3, 3, 0));
   folder.write(name(2), GgufWriter().bytes());
   CHECK(contains(error_of(first), "metadata split.no is missing"));
-  std::remove(folder.file(name(2)).c_str());
+  std::remove((folder / name(2)).c_str());
   CHECK(contains(error_of(first), name(2) + ": cannot be opened"));
 }
 

@@ -4,7 +4,8 @@
 
 #include <string>
 
-#include "tests/sources/scratch_folder.h"
+#include "tests/scratch_folder.h"
+#include "tests/sources/damage.h"
 
 namespace volvelle {
 namespace {
@@ -18,7 +19,7 @@ bool contains(std::string_view text, std::string_view part) { return text.find(p
 
 TEST_CASE("a folder's missing or damaged parts are named, with what to do") {
   const ScratchFolder folder;
-  CHECK(contains(error_of(folder.file("absent")), "is not a folder"));
+  CHECK(contains(error_of(folder / "absent"), "is not a folder"));
   CHECK(contains(error_of(folder.path()), "config.json is missing"));
   folder.write("config.json", "[1]");
   CHECK(contains(error_of(folder.path()), "config.json: is not a JSON object"));
@@ -33,7 +34,7 @@ TEST_CASE("a folder's missing or damaged parts are named, with what to do") {
   CHECK(whole->config["a"] == 2);  // as Python's json does
   CHECK(whole->generation_config.is_null());
   CHECK(whole->tokenizer_config.is_null());
-  CHECK(whole->file("tokenizer.json") == folder.file("tokenizer.json"));
+  CHECK(whole->file("tokenizer.json") == folder / "tokenizer.json");
   folder.write("generation_config.json", R"({"top_k":)");
   CHECK(contains(error_of(folder.path()), "generation_config.json: is not valid JSON at byte"));
 }

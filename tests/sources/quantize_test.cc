@@ -10,7 +10,8 @@
 #include "converter/quantize/q8.h"
 #include "converter/sources/float16.h"
 #include "hwy/targets.h"
-#include "tests/sources/scratch_folder.h"
+#include "tests/scratch_folder.h"
+#include "tests/sources/damage.h"
 
 namespace volvelle {
 namespace {

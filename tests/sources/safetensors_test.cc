@@ -8,7 +8,8 @@
 #include <vector>
 
 #include "converter/sources/float16.h"
-#include "tests/sources/scratch_folder.h"
+#include "tests/scratch_folder.h"
+#include "tests/sources/damage.h"
 
 namespace volvelle {
 namespace {

@@ -1,42 +1,13 @@
-#include "tests/sources/scratch_folder.h"
-
-#include <doctest/doctest.h>
-#include <stdlib.h>
+#include "tests/sources/damage.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <iterator>
 
 namespace volvelle {
-
-ScratchFolder::ScratchFolder() {
-  path_ = (std::filesystem::temp_directory_path() / "volvelle-sources-XXXXXX").string();
-  REQUIRE(::mkdtemp(path_.data()) != nullptr);
-}
-
-ScratchFolder::~ScratchFolder() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
-}
-
-std::string ScratchFolder::write(std::string_view name, std::string_view bytes) const {
-  const std::string path = file(name);
-  // A file that is cut to nothing and written again is flushed to the disk by ext4, which takes
-  // milliseconds.
-  std::filesystem::remove(path);
-  std::ofstream(path, std::ios::binary)
-      .write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-  return path;
-}
-
-std::string read_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  REQUIRE_MESSAGE(file.good(), path);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
 
 std::mt19937_64& random_engine() {
   static std::mt19937_64 engine = [] {

@@ -1,7 +1,7 @@
 // A folder of its own for a test, removed with all that is in it.
 
-#ifndef VOLVELLE_TESTS_PLATFORMS_SCRATCH_FOLDER_H_
-#define VOLVELLE_TESTS_PLATFORMS_SCRATCH_FOLDER_H_
+#ifndef VOLVELLE_TESTS_SCRATCH_FOLDER_H_
+#define VOLVELLE_TESTS_SCRATCH_FOLDER_H_
 
 #include <string>
 #include <string_view>
@@ -23,16 +23,13 @@ class ScratchFolder {
   std::string write(std::string_view name, std::string_view text) const;
   std::vector<std::string> names() const;  // sorted
 
-  // Lays out the machine described in tests/platforms/machines/NAME.txt: lines "PATH = TEXT", in
-  // which \n and \t stand for themselves.
-  void lay_out_machine(std::string_view name) const;
-
  private:
   std::string path_;
 };
 
+// All of a file, which must be there.
 std::string read_file(const std::string& path);
 
 }  // namespace volvelle
 
-#endif  // VOLVELLE_TESTS_PLATFORMS_SCRATCH_FOLDER_H_
+#endif  // VOLVELLE_TESTS_SCRATCH_FOLDER_H_

@@ -1,4 +1,4 @@
-#include "tests/platforms/scratch_folder.h"
+#include "tests/scratch_folder.h"
 
 #include <doctest/doctest.h>
 #include <stdlib.h>
@@ -28,6 +28,9 @@ std::string ScratchFolder::operator/(std::string_view name) const {
 std::string ScratchFolder::write(std::string_view name, std::string_view text) const {
   const std::string path = *this / name;
   std::filesystem::create_directories(std::filesystem::path(path).parent_path());
+  // A file that is cut to nothing and written again is flushed to the disk by ext4, which takes
+  // milliseconds.
+  std::filesystem::remove(path);
   std::ofstream(path, std::ios::binary) << text;
   return path;
 }
@@ -41,22 +44,9 @@ std::vector<std::string> ScratchFolder::names() const {
   return names;
 }
 
-void ScratchFolder::lay_out_machine(std::string_view name) const {
-  std::ifstream file(std::format("tests/platforms/machines/{}.txt", name));
-  REQUIRE(file.is_open());
-  for (std::string line; std::getline(file, line);) {
-    const size_t equals = line.find(" = ");
-    if (line.starts_with('#') || equals == std::string::npos) continue;
-    std::string text = line.substr(equals + 3);
-    for (const auto& [written, meant] : {std::pair("\\n", "\n"), std::pair("\\t", "\t")}) {
-      for (size_t at; (at = text.find(written)) != std::string::npos;) text.replace(at, 2, meant);
-    }
-    write(line.substr(1, equals - 1), text + '\n');
-  }
-}
-
 std::string read_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
+  REQUIRE_MESSAGE(file.good(), path);
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
