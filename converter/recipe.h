@@ -61,6 +61,12 @@ struct Linear {
   int bias = -1;
 };
 
+// Queries at position p are multiplied by 1 + strength * ln(1 + floor(p / period)).
+struct QueryTemperature {
+  float strength = 0;
+  uint32_t period = 0;
+};
+
 struct Attention {
   uint32_t query_heads = 0;
   uint32_t kv_heads = 0;
@@ -74,14 +80,21 @@ struct Attention {
   std::optional<Norm> query_norm;
   std::optional<Norm> key_norm;
   file::HeadNormScope norm_scope = file::HeadNormScope::head;
+  std::optional<QueryTemperature> temperature;
   int position = -1;
+};
+
+struct Expert {
+  Linear gate_up;
+  Linear down;
 };
 
 struct FeedForward {
   file::Activation activation = file::Activation::silu;
   bool plain = false;
-  Linear gate_up;
-  Linear down;
+  std::vector<Expert> experts;  // one where there is no router
+  std::optional<Linear> router;
+  uint32_t used = 1;  // experts that a token goes through, their worths scaled to sum to one
 };
 
 struct Block {

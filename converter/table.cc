@@ -124,6 +124,10 @@ Offset<file::Attention> add(FlatBufferBuilder& builder, const recipe::Attention&
   const auto output = add(builder, attention.output);
   const auto query_norm = add(builder, attention.query_norm);
   const auto key_norm = add(builder, attention.key_norm);
+  Offset<file::QueryTemperature> temperature;
+  if (const auto& stated = attention.temperature) {
+    temperature = file::CreateQueryTemperature(builder, stated->strength, stated->period);
+  }
   file::AttentionBuilder table(builder);
   table.add_query_heads(attention.query_heads);
   table.add_kv_heads(attention.kv_heads);
@@ -137,9 +141,29 @@ Offset<file::Attention> add(FlatBufferBuilder& builder, const recipe::Attention&
   table.add_key_norm(key_norm);
   table.add_position(attention.position);
   table.add_norm_scope(attention.norm_scope);
+  table.add_temperature(temperature);
   table.add_soft_cap(attention.soft_cap);
   table.add_qkv_limit(attention.qkv_limit);
   return table.Finish();
+}
+
+Offset<file::FeedForward> add(FlatBufferBuilder& builder, const recipe::FeedForward& feed_forward) {
+  if (!feed_forward.router) {
+    const auto gate_up = add(builder, feed_forward.experts[0].gate_up);
+    const auto down = add(builder, feed_forward.experts[0].down);
+    return file::CreateFeedForward(builder, feed_forward.activation, gate_up, down,
+                                   feed_forward.plain);
+  }
+  std::vector<Offset<file::Linear>> gate_ups, downs;
+  for (const recipe::Expert& expert : feed_forward.experts) {
+    gate_ups.push_back(add(builder, expert.gate_up));
+    downs.push_back(add(builder, expert.down));
+  }
+  const auto router = add(builder, *feed_forward.router);
+  const auto experts = file::CreateExpertsDirect(builder, feed_forward.used, router,
+                                                 /*normalize=*/true, &gate_ups, &downs);
+  return file::CreateFeedForward(builder, feed_forward.activation, 0, 0, feed_forward.plain,
+                                 experts);
 }
 
 Offset<file::Block> add(FlatBufferBuilder& builder, const recipe::Block& block) {
@@ -147,10 +171,7 @@ Offset<file::Block> add(FlatBufferBuilder& builder, const recipe::Block& block) 
   const auto attention = add(builder, block.attention);
   const auto attention_output_norm = add(builder, block.attention_output_norm);
   const auto feed_forward_norm = add(builder, block.feed_forward_norm);
-  const auto gate_up = add(builder, block.feed_forward.gate_up);
-  const auto down = add(builder, block.feed_forward.down);
-  const auto feed_forward = file::CreateFeedForward(builder, block.feed_forward.activation, gate_up,
-                                                    down, block.feed_forward.plain);
+  const auto feed_forward = add(builder, block.feed_forward);
   const auto feed_forward_output_norm = add(builder, block.feed_forward_output_norm);
   return file::CreateBlock(builder, block.residual, attention_norm, attention, feed_forward_norm,
                            feed_forward, attention_output_norm, feed_forward_output_norm,

@@ -288,6 +288,7 @@ class Builder {
     attention.soft_cap = static_cast<float>(shape.attention_soft_cap);
     attention.qkv_limit = static_cast<float>(shape.qkv_limit);
     attention.norm_scope = shape.head_norm_scope;
+    attention.temperature = shape.temperature;
     VOLVELLE_ASSIGN_OR_RETURN(attention.qkv,
                               add_linear("attention.qkv", shape.width, query_key_value_rows(),
                                          shape.query_key_value_bias));
@@ -305,6 +306,43 @@ class Builder {
     return attention;
   }
 
+  Result<recipe::Expert> add_expert() {
+    recipe::Expert expert;
+    VOLVELLE_ASSIGN_OR_RETURN(
+        expert.gate_up, add_linear("feed_forward.gate_up", decoder_.width, feed_forward_rows(),
+                                   decoder_.feed_forward_bias));
+    const Rows down[] = {{names_.down, decoder_.width}};
+    VOLVELLE_ASSIGN_OR_RETURN(expert.down,
+                              add_linear("feed_forward.down", decoder_.feed_forward_width, down,
+                                         decoder_.feed_forward_bias));
+    return expert;
+  }
+
+  // One expert, or a router and many, whose tensors' names have a number in front.
+  Result<recipe::FeedForward> add_feed_forward() {
+    recipe::FeedForward feed_forward{.activation = decoder_.activation,
+                                     .plain = decoder_.plain_feed_forward};
+    if (decoder_.experts == 0) {
+      VOLVELLE_ASSIGN_OR_RETURN(recipe::Expert only, add_expert());
+      feed_forward.experts.push_back(only);
+      return feed_forward;
+    }
+    feed_forward.used = static_cast<uint32_t>(decoder_.used_experts);
+    const Rows router[] = {{names_.router, decoder_.experts}};
+    VOLVELLE_ASSIGN_OR_RETURN(feed_forward.router, add_linear("feed_forward.router", decoder_.width,
+                                                              router, Bias::kNone));
+    const std::string prefix = prefix_, block = block_;
+    for (uint64_t e = 0; e < decoder_.experts; ++e) {
+      prefix_ = std::format("{}{}.{}.", prefix, names_.experts, e);
+      block_ = std::format("{}expert.{}.", block, e);
+      VOLVELLE_ASSIGN_OR_RETURN(recipe::Expert expert, add_expert());
+      feed_forward.experts.push_back(expert);
+    }
+    prefix_ = prefix;
+    block_ = block;
+    return feed_forward;
+  }
+
   Result<recipe::Block> add_block() {
     const Decoder& shape = decoder_;
     recipe::Block block;
@@ -318,15 +356,7 @@ class Builder {
         add_norm("attention_output_norm", names_.attention_output_norm, shape.width));
     VOLVELLE_ASSIGN_OR_RETURN(block.feed_forward_norm,
                               add_norm("feed_forward_norm", names_.feed_forward_norm, shape.width));
-    block.feed_forward.activation = shape.activation;
-    block.feed_forward.plain = shape.plain_feed_forward;
-    VOLVELLE_ASSIGN_OR_RETURN(block.feed_forward.gate_up,
-                              add_linear("feed_forward.gate_up", shape.width, feed_forward_rows(),
-                                         shape.feed_forward_bias));
-    const Rows down[] = {{names_.down, shape.width}};
-    VOLVELLE_ASSIGN_OR_RETURN(
-        block.feed_forward.down,
-        add_linear("feed_forward.down", shape.feed_forward_width, down, shape.feed_forward_bias));
+    VOLVELLE_ASSIGN_OR_RETURN(block.feed_forward, add_feed_forward());
     VOLVELLE_ASSIGN_OR_RETURN(
         block.feed_forward_output_norm,
         add_norm("feed_forward_output_norm", names_.feed_forward_output_norm, shape.width));

@@ -35,6 +35,8 @@ struct DecoderNames {
   const char *query_norm = nullptr, *key_norm = nullptr;
   const char* attention_output_norm = nullptr;
   const char* feed_forward_norm = nullptr;
+  const char* router = nullptr;
+  const char* experts = nullptr;  // before an expert's number, with which the next three then begin
   const char *gate = nullptr, *up = nullptr;
   const char* gate_up = nullptr;  // instead of the two
   const char* down = nullptr;
@@ -80,6 +82,10 @@ struct Decoder {
   Bias feed_forward_bias = Bias::kNone;
   Bias head_bias = Bias::kNone;
   file::HeadNormScope head_norm_scope = file::HeadNormScope::head;
+
+  uint64_t experts = 0;       // 0: one feed-forward and no router
+  uint64_t used_experts = 0;  // by a token
+  std::optional<recipe::QueryTemperature> temperature;
 
   double attention_scale = 0;  // 0: 1 / sqrt(head_dim)
   double attention_soft_cap = 0;

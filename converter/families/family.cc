@@ -14,7 +14,9 @@ Result<recipe::Model> describe_gpt2(Checkpoint& checkpoint);
 Result<recipe::Model> describe_gpt_neox(Checkpoint& checkpoint);
 Result<recipe::Model> describe_granite(Checkpoint& checkpoint);
 Result<recipe::Model> describe_llama(Checkpoint& checkpoint);
+Result<recipe::Model> describe_ministral3(Checkpoint& checkpoint);
 Result<recipe::Model> describe_mistral(Checkpoint& checkpoint);
+Result<recipe::Model> describe_mixtral(Checkpoint& checkpoint);
 Result<recipe::Model> describe_mpt(Checkpoint& checkpoint);
 Result<recipe::Model> describe_olmo2(Checkpoint& checkpoint);
 Result<recipe::Model> describe_phi(Checkpoint& checkpoint);
@@ -36,7 +38,9 @@ std::span<const Family> families() {
       {"gpt_neox", "gpt_neox", "gptneox", describe_gpt_neox},
       {"granite", "granite", "granite", describe_granite},
       {"llama", "llama", "llama", describe_llama},  // in GGUF also Mistral's
+      {"ministral3", "ministral3", "", describe_ministral3},
       {"mistral", "mistral", "", describe_mistral},
+      {"mixtral", "mixtral", "", describe_mixtral},
       {"mpt", "mpt", "mpt", describe_mpt},
       {"olmo2", "olmo2", "olmo2", describe_olmo2},
       {"phi", "phi", "phi2", describe_phi},
