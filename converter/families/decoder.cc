@@ -197,6 +197,7 @@ class Builder {
                                                uint64_t width) {
     if (source == nullptr) return std::optional<recipe::Norm>();
     recipe::Norm norm{.kind = decoder_.norm, .epsilon = static_cast<float>(decoder_.epsilon)};
+    if (!decoder_.norm_parameters) return norm;
     const std::string path = prefix_ + source;
     VOLVELLE_ASSIGN_OR_RETURN(norm.weight, add_vector(std::string(name) + ".weight",
                                                       path + ".weight", width, decoder_.norm_plus));

@@ -68,7 +68,8 @@ struct Decoder {
   file::NormKind norm = file::NormKind::rms;
   double epsilon = 0;
   Bias norm_bias = Bias::kNone;
-  float norm_plus = 0;  // added to every norm's weight
+  float norm_plus = 0;          // added to every norm's weight
+  bool norm_parameters = true;  // false: norms have neither weight nor bias
   file::Residual residual = file::Residual::sequential;
 
   file::Activation activation = file::Activation::silu;

@@ -7,10 +7,14 @@ namespace volvelle {
 Result<recipe::Model> describe_bloom(Checkpoint& checkpoint);
 Result<recipe::Model> describe_cohere(Checkpoint& checkpoint);
 Result<recipe::Model> describe_cohere2(Checkpoint& checkpoint);
+Result<recipe::Model> describe_falcon(Checkpoint& checkpoint);
 Result<recipe::Model> describe_gemma(Checkpoint& checkpoint);
 Result<recipe::Model> describe_gemma2(Checkpoint& checkpoint);
 Result<recipe::Model> describe_gemma3(Checkpoint& checkpoint);
+Result<recipe::Model> describe_glm(Checkpoint& checkpoint);
+Result<recipe::Model> describe_glm4(Checkpoint& checkpoint);
 Result<recipe::Model> describe_gpt2(Checkpoint& checkpoint);
+Result<recipe::Model> describe_gptj(Checkpoint& checkpoint);
 Result<recipe::Model> describe_gpt_neox(Checkpoint& checkpoint);
 Result<recipe::Model> describe_granite(Checkpoint& checkpoint);
 Result<recipe::Model> describe_llama(Checkpoint& checkpoint);
@@ -18,7 +22,9 @@ Result<recipe::Model> describe_ministral3(Checkpoint& checkpoint);
 Result<recipe::Model> describe_mistral(Checkpoint& checkpoint);
 Result<recipe::Model> describe_mixtral(Checkpoint& checkpoint);
 Result<recipe::Model> describe_mpt(Checkpoint& checkpoint);
+Result<recipe::Model> describe_olmo(Checkpoint& checkpoint);
 Result<recipe::Model> describe_olmo2(Checkpoint& checkpoint);
+Result<recipe::Model> describe_persimmon(Checkpoint& checkpoint);
 Result<recipe::Model> describe_phi(Checkpoint& checkpoint);
 Result<recipe::Model> describe_phi3(Checkpoint& checkpoint);
 Result<recipe::Model> describe_qwen2(Checkpoint& checkpoint);
@@ -31,10 +37,14 @@ std::span<const Family> families() {
       {"bloom", "bloom", "bloom", describe_bloom},
       {"cohere", "cohere", "command-r", describe_cohere},
       {"cohere2", "cohere2", "cohere2", describe_cohere2},
+      {"falcon", "falcon", "", describe_falcon},
       {"gemma", "gemma", "gemma", describe_gemma},
       {"gemma2", "gemma2", "gemma2", describe_gemma2},
       {"gemma3", "gemma3_text", "gemma3", describe_gemma3},
+      {"glm", "glm", "", describe_glm},
+      {"glm4", "glm4", "", describe_glm4},
       {"gpt2", "gpt2", "gpt2", describe_gpt2},
+      {"gptj", "gptj", "", describe_gptj},
       {"gpt_neox", "gpt_neox", "gptneox", describe_gpt_neox},
       {"granite", "granite", "granite", describe_granite},
       {"llama", "llama", "llama", describe_llama},  // in GGUF also Mistral's
@@ -42,7 +52,9 @@ std::span<const Family> families() {
       {"mistral", "mistral", "", describe_mistral},
       {"mixtral", "mixtral", "", describe_mixtral},
       {"mpt", "mpt", "mpt", describe_mpt},
+      {"olmo", "olmo", "olmo", describe_olmo},
       {"olmo2", "olmo2", "olmo2", describe_olmo2},
+      {"persimmon", "persimmon", "", describe_persimmon},
       {"phi", "phi", "phi2", describe_phi},
       {"phi3", "phi3", "phi3", describe_phi3},
       {"qwen2", "qwen2", "qwen2", describe_qwen2},
