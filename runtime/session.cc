@@ -262,6 +262,7 @@ Result<void> Session::State::run_chunk(std::span<const int32_t> input) {
 // cache is computed anew from the tokens that were fed, so that what follows equals a fresh start:
 // a cached key keeps the rotation it was stored with.
 Result<void> Session::State::lengthen(std::span<const int32_t> input) {
+  if (history.size() > tokens) history.resize(tokens);  // a call that failed on the way
   const size_t longer = options.first_position + tokens + input.size();
   const auto changes = [&](const DialRows& dial) {
     return &dial_for(*dial.rotary, length) != &dial_for(*dial.rotary, longer);
