@@ -75,6 +75,8 @@ struct Rotary {
   Dial dial;
   Dial long_dial;            // of sequences longer than switch_length, from their first position on
   size_t switch_length = 0;  // 0: never
+  // Dynamic NTK: a session of more positions than this turns by a dial of its own. 0: never.
+  size_t dynamic_context = 0;
   double base = 0;
   float amplitude = 1;
   std::span<const float> original_frequencies;  // [planes]

@@ -328,10 +328,12 @@ Result<Rotary> ModelVerifier::rotary(const file::Rotary& stored, const std::stri
       return refuse("{}: scaling {} is unknown", where, static_cast<int>(scaling->kind()));
     }
     if (scaling->kind() == file::RotaryScalingKind::dynamic_ntk) {
-      return refuse(
-          "{}: this version does not run dynamic NTK scaling, whose dials depend on a sequence's "
-          "length; give the converter another --rope-scaling, for example ntk:{}",
-          where, scaling->factor());
+      rotary.dynamic_context = scaling->original_context();
+      if (rotary.dynamic_context == 0 || !(scaling->factor() > 0 && scaling->factor() < 1e6) ||
+          !(rotary.base > 0 && rotary.base < 1e30)) {
+        return refuse("{}: dynamic NTK from {} positions by {} of base {} is out of range", where,
+                      rotary.dynamic_context, scaling->factor(), rotary.base);
+      }
     }
     rotary.scaling = {file::EnumNameRotaryScalingKind(scaling->kind()), scaling->factor(),
                       scaling->original_context(), scaling->low_frequency_factor(),

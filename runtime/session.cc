@@ -15,6 +15,7 @@
 #include "runtime/kv_cache.h"
 #include "runtime/linear.h"
 #include "runtime/packed_weights.h"
+#include "runtime/rotary_tables.h"
 
 namespace volvelle {
 namespace {
@@ -27,8 +28,11 @@ constexpr size_t kFloatsPerLine = 16;  // parts of the scratch start on cache li
 
 // The rows of one dial for the present chunk, shared by all blocks that turn it.
 struct DialRows {
-  const Rotary* rotary;
-  float* rows;  // [chunk, 2, planes]
+  const Rotary* rotary = nullptr;
+  float* rows = nullptr;  // [chunk, 2, planes]
+  // Dynamic NTK: the session's own dial; without planes where the model's serves.
+  std::vector<float> coarse = {}, fine = {};
+  Dial own = {};
 };
 
 // What helps when positions end.
@@ -39,8 +43,29 @@ std::string_view remedy(const Stack& stack) {
 }
 
 // What a sequence of `length` positions turns by.
-const Dial& dial_for(const Rotary& rotary, size_t length) {
+const Dial& dial_for(const DialRows& dial, size_t length) {
+  const Rotary& rotary = *dial.rotary;
+  if (dial.own.planes > 0) return dial.own;
   return rotary.switch_length > 0 && length > rotary.switch_length ? rotary.long_dial : rotary.dial;
+}
+
+// Bakes the session's own dial, with as many rows as the model's, where the scaling is dynamic and
+// `length` positions go beyond what was trained. The frequencies follow
+// github.com/huggingface/transformers, modeling_rope_utils.py.
+void bake_own_dial(DialRows& dial, size_t length) {
+  const Rotary& rotary = *dial.rotary;
+  if (rotary.dynamic_context == 0 || length <= rotary.dynamic_context) return;
+  const auto width = static_cast<uint32_t>(rotary.dial.width());
+  const float base =
+      dynamic_ntk_base(rotary.base, rotary.scaling.factor, width, rotary.dynamic_context, length);
+  const std::vector<float> frequencies = rotary_frequencies(base, width);
+  const auto fine_rows = static_cast<uint32_t>(rotary.dial.fine_rows);
+  const auto coarse_rows = static_cast<uint32_t>(rotary.dial.coarse_rows);
+  dial.fine = dial_rows(frequencies, fine_rows, 1, 1);
+  dial.coarse = dial_rows(frequencies, coarse_rows, fine_rows, rotary.amplitude);
+  dial.own = rotary.dial;
+  dial.own.coarse = dial.coarse.data();
+  dial.own.fine = dial.fine.data();
 }
 
 }  // namespace
@@ -125,8 +150,9 @@ Result<void> Session::State::reserve() {
   for (const Block& block : stack.blocks) {
     const Rotary* rotary = block.attention.rotary;
     if (rotary != nullptr && !std::ranges::contains(dials, rotary, &DialRows::rotary))
-      dials.push_back({rotary, nullptr});
+      dials.push_back({.rotary = rotary});
   }
+  for (DialRows& dial : dials) bake_own_dial(dial, options.first_position + options.context);
   for (DialRows& dial : dials) parts.push_back({&dial.rows, chunk * dial.rotary->dial.width()});
 
   // XNNPACK may read a few bytes past the rows it is given.
@@ -245,7 +271,7 @@ Result<void> Session::State::run_chunk(std::span<const int32_t> input) {
   VOLVELLE_RETURN_IF_ERROR(embed(input, chunk.position));
   const std::span<uint32_t> rows(positions.data(), input.size());
   std::iota(rows.begin(), rows.end(), static_cast<uint32_t>(chunk.position));
-  for (const DialRows& dial : dials) read_dial(dial_for(*dial.rotary, length), rows, dial.rows);
+  for (const DialRows& dial : dials) read_dial(dial_for(dial, length), rows, dial.rows);
 
   for (size_t i = 0; i < blocks.size(); ++i) {
     const Rotary* rotary = stack.blocks[i].attention.rotary;
@@ -265,7 +291,7 @@ Result<void> Session::State::lengthen(std::span<const int32_t> input) {
   if (history.size() > tokens) history.resize(tokens);  // a call that failed on the way
   const size_t longer = options.first_position + tokens + input.size();
   const auto changes = [&](const DialRows& dial) {
-    return &dial_for(*dial.rotary, length) != &dial_for(*dial.rotary, longer);
+    return &dial_for(dial, length) != &dial_for(dial, longer);
   };
   const bool anew = tokens > 0 && std::ranges::any_of(dials, changes);
   length = longer;

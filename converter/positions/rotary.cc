@@ -9,41 +9,6 @@
 namespace volvelle {
 namespace {
 
-// The references' float powers are within one unit of the last place of the correctly rounded one
-// and differ with the processor; a double power rounded once is the correctly rounded one.
-float power(float base, float exponent) {
-  return static_cast<float>(std::pow(double{base}, double{exponent}));
-}
-
-// base^(2i / width) for i in [0, width / 2)
-std::vector<float> powers(double base, uint32_t width) {
-  std::vector<float> values(width / 2);
-  for (uint32_t plane = 0; plane < width / 2; ++plane) {
-    const float exponent = static_cast<float>(2 * plane) / static_cast<float>(width);
-    values[plane] = power(static_cast<float>(base), exponent);
-  }
-  return values;
-}
-
-// Row r turns plane i by r * stride * frequencies[i]. The product of a float and an integer below
-// 2^29 is exact in double, so that the only errors are those of the library's cosine and sine and
-// of the rounding to float.
-std::vector<float> dial_rows(std::span<const float> frequencies, uint32_t rows, uint64_t stride,
-                             float amplitude) {
-  const size_t planes = frequencies.size();
-  std::vector<float> values(rows * 2 * planes);
-  for (uint64_t row = 0; row < rows; ++row) {
-    float* cosines = values.data() + row * 2 * planes;
-    float* sines = cosines + planes;
-    for (size_t plane = 0; plane < planes; ++plane) {
-      const double angle = static_cast<double>(row * stride) * frequencies[plane];
-      cosines[plane] = static_cast<float>(std::cos(angle) * amplitude);
-      sines[plane] = static_cast<float>(std::sin(angle) * amplitude);
-    }
-  }
-  return values;
-}
-
 std::vector<float> scale(const RotaryPlan& plan, std::span<const float> original) {
   const RotaryScaling& scaling = plan.scaling;
   std::vector<float> frequencies(original.begin(), original.end());
@@ -77,15 +42,9 @@ std::vector<float> scale(const RotaryPlan& plan, std::span<const float> original
 
 }  // namespace
 
-std::vector<float> rotary_frequencies(double base, uint32_t width) {
-  std::vector<float> frequencies = powers(base, width);
-  for (float& frequency : frequencies) frequency = 1.0f / frequency;
-  return frequencies;
-}
-
 std::vector<float> divided_frequencies(double base, uint32_t width,
                                        std::span<const float> divisors) {
-  std::vector<float> frequencies = powers(base, width);
+  std::vector<float> frequencies = rotary_powers(base, width);
   for (size_t plane = 0; plane < frequencies.size(); ++plane) {
     frequencies[plane] = 1.0f / (divisors[plane] * frequencies[plane]);
   }
@@ -104,17 +63,6 @@ std::vector<float> proportional_frequencies(double base, uint32_t width, uint32_
 double ntk_base(double base, double factor, uint32_t width) {
   if (width <= 2) return base;  // the only plane turns by 1 whatever the base
   return base * std::pow(factor, static_cast<double>(width) / (width - 2));
-}
-
-float dynamic_ntk_base(double base, double factor, uint32_t width, uint64_t trained_context,
-                       uint64_t length) {
-  const float unscaled = static_cast<float>(base);
-  if (width <= 2 || length <= trained_context) return unscaled;
-  const float stretched =
-      static_cast<float>(factor) * static_cast<float>(length) / static_cast<float>(trained_context);
-  const double growth = stretched - static_cast<float>(factor - 1);
-  // The reference's exponent is no float.
-  return unscaled * static_cast<float>(std::pow(growth, static_cast<double>(width) / (width - 2)));
 }
 
 std::vector<float> scale_llama3(std::span<const float> frequencies, const RotaryScaling& scaling) {
@@ -163,7 +111,7 @@ std::vector<float> scale_yarn(double base, uint32_t width, const RotaryScaling& 
   const float start = static_cast<float>(low);
   const float length = static_cast<float>(high - low);
   const float factor = static_cast<float>(scaling.factor);
-  std::vector<float> frequencies = powers(base, width);
+  std::vector<float> frequencies = rotary_powers(base, width);
   for (size_t plane = 0; plane < frequencies.size(); ++plane) {
     const float ramp = std::clamp((static_cast<float>(plane) - start) / length, 0.0f, 1.0f);
     const float kept = 1 - ramp;

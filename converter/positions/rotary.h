@@ -13,6 +13,7 @@
 
 #include "kernels/rotary.h"
 #include "platforms/error.h"
+#include "runtime/rotary_tables.h"
 
 namespace volvelle {
 
@@ -96,9 +97,6 @@ struct RotaryTables {
   }
 };
 
-// 1 / base^(2i / width) for i in [0, width / 2), every step in float as the references take it.
-std::vector<float> rotary_frequencies(double base, uint32_t width);
-
 // The same frequencies scaled, in float. `frequencies` are the unscaled ones of the whole width.
 std::vector<float> scale_llama3(std::span<const float> frequencies, const RotaryScaling& scaling);
 std::vector<float> scale_yarn(double base, uint32_t width, const RotaryScaling& scaling);
@@ -116,11 +114,6 @@ std::vector<float> proportional_frequencies(double base, uint32_t width, uint32_
 
 // NTK-aware interpolation: the base whose slowest plane turns `factor` times slower.
 double ntk_base(double base, double factor, uint32_t width);
-
-// The base that a sequence of `length` positions is rotated with; every step in float, as in the
-// reference's forward pass. Up to `trained_context` it is `base`.
-float dynamic_ntk_base(double base, double factor, uint32_t width, uint64_t trained_context,
-                       uint64_t length);
 
 // What multiplies cosines and sines; 1 but for yarn and LongRoPE.
 double attention_factor(const RotaryScaling& scaling);

@@ -92,6 +92,11 @@ std::vector<Golden> read_goldens() {
     golden.tokens = json.at("tokens").get<std::vector<int32_t>>();
     golden.greedy = json.at("greedy").get<std::vector<int32_t>>();
     golden.first_position = json.at("first_position");
+    golden.context = json.value("context", uint64_t{0});
+    // Some ask for positions past the checkpoint's context; the file then reaches them.
+    if (golden.first_position > 0) {
+      golden.context = golden.first_position + golden.tokens.size() + golden.greedy.size();
+    }
     golden.logits =
         read_npy(record.parent_path() / json.at("logits").get<std::string>(), golden.vocabulary);
     goldens.push_back(std::move(golden));

@@ -23,6 +23,7 @@ struct Golden {
   std::vector<float> logits;    // [tokens, vocabulary]
   size_t vocabulary = 0;
   size_t first_position = 0;
+  uint64_t context = 0;  // to convert for; 0: the checkpoint's own
 
   // Largest minus smallest logit: what differences are measured against.
   float range() const;

@@ -18,10 +18,13 @@ namespace {
 
 constexpr float kTolerance = 5e-5f;  // of the logits' range
 
-std::unique_ptr<Session> open(std::shared_ptr<const Model> model, ThreadPool& pool, size_t chunk,
-                              size_t first_position, CacheType cache = CacheType::kF32) {
-  auto session = Session::open(model, pool,
-                               {.cache = cache, .chunk = chunk, .first_position = first_position});
+// A session for `tokens` tokens of the golden; some scalings go by that number.
+std::unique_ptr<Session> open(std::shared_ptr<const Model> model, ThreadPool& pool,
+                              const Golden& golden, size_t tokens, size_t chunk,
+                              CacheType cache = CacheType::kF32) {
+  auto session = Session::open(
+      model, pool,
+      {.cache = cache, .context = tokens, .chunk = chunk, .first_position = golden.first_position});
   if (!session) FAIL(session.error().message);
   return *std::move(session);
 }
@@ -47,26 +50,19 @@ float largest_difference(const std::vector<float>& a, const std::vector<float>& 
   return largest;
 }
 
-// Some goldens ask for positions past the checkpoint's context; the file then reaches them.
-uint64_t context_of(const Golden& golden) {
-  return golden.first_position == 0
-             ? 0
-             : golden.first_position + golden.tokens.size() + golden.greedy.size();
-}
-
 TEST_CASE(
     "logits equal the reference's, whole, in chunks and token by token, on one thread and on two") {
   const std::vector<Golden> goldens = read_goldens();
-  REQUIRE(goldens.size() >= 20);
+  REQUIRE(goldens.size() >= 90);
   for (size_t threads : {1, 2}) {
     ThreadPool pool = *ThreadPool::make(threads);
     for (const Golden& golden : goldens) {
       CAPTURE(golden.name);
-      const auto model = convert_to_model(golden.source, "f32", context_of(golden));
+      const auto model = convert_to_model(golden.source, "f32", golden.context);
       REQUIRE(model->vocabulary() == golden.vocabulary);
       for (size_t chunk : {512, 7, 1}) {
         CAPTURE(chunk);
-        const auto session = open(model, pool, chunk, golden.first_position);
+        const auto session = open(model, pool, golden, golden.tokens.size(), chunk);
         CHECK(largest_difference(logits_of(*session, golden.tokens), golden.logits) <=
               kTolerance * golden.range());
       }
@@ -79,8 +75,8 @@ TEST_CASE("greedy continuations equal the reference's") {
   for (const Golden& golden : read_goldens()) {
     if (golden.greedy.empty()) continue;
     CAPTURE(golden.name);
-    const auto session = open(convert_to_model(golden.source, "f32", context_of(golden)), pool, 512,
-                              golden.first_position);
+    const auto session = open(convert_to_model(golden.source, "f32", golden.context), pool, golden,
+                              golden.tokens.size() + golden.greedy.size(), 512);
     std::vector<int32_t> input = golden.tokens, generated;
     while (generated.size() < golden.greedy.size()) {
       const auto logits = session->feed(input);
@@ -109,10 +105,10 @@ TEST_CASE("a cache in half precision or int8 moves logits by less than its step"
        {std::pair{CacheType::kF16, 1.0f / 1024}, std::pair{CacheType::kQ8, 1.0f / 127}}) {
     for (const Golden& golden : read_goldens()) {
       CAPTURE(golden.name);
-      const auto model = convert_to_model(golden.source, "f32", context_of(golden));
+      const auto model = convert_to_model(golden.source, "f32", golden.context);
       for (size_t chunk : {512, 7, 1}) {
         CAPTURE(chunk);
-        const auto session = open(model, pool, chunk, golden.first_position, cache);
+        const auto session = open(model, pool, golden, golden.tokens.size(), chunk, cache);
         CHECK(mean_difference(logits_of(*session, golden.tokens), golden.logits) <=
               step * golden.range());
       }
