@@ -23,8 +23,8 @@ const RotaryPlan& rotary_of(const Described& described, size_t position = 0) {
 
 TEST_CASE("an unknown kind of model is answered with those that are known") {
   const std::string error = describe_tiny({{"model_type", "rwkv"}}, tiny_tensors()).error();
-  CHECK(
-      error.contains("model_type \"rwkv\" is not known; known are bloom, cohere, cohere2, falcon,"));
+  CHECK(error.contains(
+      "model_type \"rwkv\" is not known; known are bloom, cohere, cohere2, falcon,"));
   CHECK(describe_tiny(json::object(), tiny_tensors()).error().contains("model_type is missing"));
   CHECK(describe_tiny_gguf("mistral", json::object(), tiny_gguf_tensors())
             .error()
