@@ -21,9 +21,7 @@ Result<Decoder> read_cohere(Checkpoint& checkpoint) {
   decoder.rotary->pairing = Pairing::kInterleaved;
   decoder.sliding_rotary->pairing = Pairing::kInterleaved;
   if (!checkpoint.gguf()) {
-    const Bias bias = config.flag("attention_bias", false) ? Bias::kRequired : Bias::kNone;
-    decoder.query_key_value_bias = bias;
-    decoder.output_bias = bias;
+    read_attention_bias(config, decoder);
   }
   return decoder;
 }
@@ -36,8 +34,7 @@ Result<recipe::Model> describe_cohere(Checkpoint& checkpoint) {
   const char* const query_norm = gguf ? "attn_q_norm" : "self_attn.q_norm";
   const std::string first = std::string(decoder.names.block) + ".0." + query_norm + ".weight";
   if (gguf ? checkpoint.optional(first) != nullptr : checkpoint.config.flag("use_qk_norm", false)) {
-    decoder.names.query_norm = query_norm;
-    decoder.names.key_norm = gguf ? "attn_k_norm" : "self_attn.k_norm";
+    name_head_norms(checkpoint, decoder);
     decoder.head_norm_scope = file::HeadNormScope::each_head;
   }
   return build(checkpoint, decoder);

@@ -13,6 +13,21 @@
 
 namespace volvelle {
 
+const DecoderKeys kGpt2Keys = {.width = "n_embd",
+                               .layers = "n_layer",
+                               .query_heads = "n_head",
+                               .kv_heads = nullptr,
+                               .feed_forward_width = "n_inner",
+                               .feed_forward_required = false,
+                               .context = "n_positions",
+                               .norm = file::NormKind::layer,
+                               .epsilon = "layer_norm_epsilon",
+                               .default_epsilon = 1e-5,
+                               .activation = "activation_function",
+                               .default_activation = "gelu_new",
+                               .head_dim = false,
+                               .rotary = false};
+
 const DecoderNames kHuggingFaceNames = {
     .embedding = "model.embed_tokens",
     .final_norm = "model.norm",
@@ -513,6 +528,27 @@ std::optional<std::vector<bool>> sliding_layers(Config& config, const nlohmann::
 }
 
 }  // namespace
+
+void read_attention_bias(Config& config, Decoder& decoder) {
+  const Bias bias = config.flag("attention_bias", false) ? Bias::kRequired : Bias::kNone;
+  decoder.query_key_value_bias = bias;
+  decoder.output_bias = bias;
+}
+
+void read_feed_forward_bias(Config& config, Decoder& decoder) {
+  decoder.feed_forward_bias = config.flag("mlp_bias", false) ? Bias::kRequired : Bias::kNone;
+}
+
+void name_head_norms(const Checkpoint& checkpoint, Decoder& decoder) {
+  decoder.names.query_norm = checkpoint.gguf() ? "attn_q_norm" : "self_attn.q_norm";
+  decoder.names.key_norm = checkpoint.gguf() ? "attn_k_norm" : "self_attn.k_norm";
+}
+
+void slide_every_layer(uint64_t window, Decoder& decoder) {
+  decoder.window = window;
+  if (window != 0) decoder.slides = [](uint64_t) { return true; };
+  decoder.sliding_rotary = decoder.rotary;
+}
 
 void read_layer_windows(Config& config, Decoder& decoder) {
   const bool used = config.flag("use_sliding_window", false);

@@ -128,6 +128,9 @@ struct DecoderKeys {
   RotaryDialect rotary_dialect;
 };
 
+// What GPT-2 and GPT-J call them.
+extern const DecoderKeys kGpt2Keys;
+
 // What config.json or the metadata say of all such models, rotary positions included, biases and
 // windows not.
 Result<Decoder> read_decoder(Checkpoint& checkpoint, const DecoderKeys& keys = {});
@@ -135,6 +138,17 @@ Result<Decoder> read_decoder(Checkpoint& checkpoint, const DecoderKeys& keys = {
 // The activation that `key` names.
 void read_activation(Config& config, const std::string& key, const std::string& fallback,
                      Decoder& decoder);
+
+// Biases of q, k, v and the output, and of the feed-forward, where config.json's `attention_bias`
+// and `mlp_bias` say so.
+void read_attention_bias(Config& config, Decoder& decoder);
+void read_feed_forward_bias(Config& config, Decoder& decoder);
+
+// Norms of queries and keys under the names that most families give them.
+void name_head_norms(const Checkpoint& checkpoint, Decoder& decoder);
+
+// `window` keys for every layer, which all turn by the same dial; 0: no layer slides.
+void slide_every_layer(uint64_t window, Decoder& decoder);
 
 // Windows by `layer_types`, or by `use_sliding_window` and `max_window_layers` (Qwen's spelling).
 void read_layer_windows(Config& config, Decoder& decoder);

@@ -84,8 +84,7 @@ Result<recipe::Model> describe_gemma3(Checkpoint& checkpoint) {
   VOLVELLE_ASSIGN_OR_RETURN(Decoder decoder, read_gemma(checkpoint));
   join_gemma2(checkpoint, decoder);
   const bool gguf = checkpoint.gguf();
-  decoder.names.query_norm = gguf ? "attn_q_norm" : "self_attn.q_norm";
-  decoder.names.key_norm = gguf ? "attn_k_norm" : "self_attn.k_norm";
+  name_head_norms(checkpoint, decoder);
   decoder.logit_soft_cap = config.number("final_logit_softcapping", 0);
   decoder.window = config.count(gguf ? "attention.sliding_window" : "sliding_window", 4096);
   const uint64_t pattern =

@@ -27,21 +27,7 @@ constexpr DecoderNames kNames = {
 
 Result<recipe::Model> describe_gptj(Checkpoint& checkpoint) {
   Config& config = checkpoint.config;
-  VOLVELLE_ASSIGN_OR_RETURN(Decoder decoder,
-                            read_decoder(checkpoint, {.width = "n_embd",
-                                                      .layers = "n_layer",
-                                                      .query_heads = "n_head",
-                                                      .kv_heads = nullptr,
-                                                      .feed_forward_width = "n_inner",
-                                                      .feed_forward_required = false,
-                                                      .context = "n_positions",
-                                                      .norm = file::NormKind::layer,
-                                                      .epsilon = "layer_norm_epsilon",
-                                                      .default_epsilon = 1e-5,
-                                                      .activation = "activation_function",
-                                                      .default_activation = "gelu_new",
-                                                      .head_dim = false,
-                                                      .rotary = false}));
+  VOLVELLE_ASSIGN_OR_RETURN(Decoder decoder, read_decoder(checkpoint, kGpt2Keys));
   decoder.names = kNames;
   decoder.norm_bias = Bias::kRequired;
   decoder.feed_forward_bias = Bias::kRequired;

@@ -17,10 +17,8 @@ Result<recipe::Model> describe_granite(Checkpoint& checkpoint) {
     decoder.interleaved_rows = true;
     return build(checkpoint, decoder);
   }
-  const Bias attention = config.flag("attention_bias", false) ? Bias::kRequired : Bias::kNone;
-  decoder.query_key_value_bias = attention;
-  decoder.output_bias = attention;
-  decoder.feed_forward_bias = config.flag("mlp_bias", false) ? Bias::kRequired : Bias::kNone;
+  read_attention_bias(config, decoder);
+  read_feed_forward_bias(config, decoder);
   decoder.attention_scale = config.number("attention_multiplier", 1);
   decoder.embedding_scale = config.number("embedding_multiplier", 1);
   decoder.branch_scale = config.number("residual_multiplier", 1);

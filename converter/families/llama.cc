@@ -21,10 +21,8 @@ Result<recipe::Model> describe_llama(Checkpoint& checkpoint) {
     if (!decoder.interleaved_rows) decoder.rotary->pairing = Pairing::kInterleaved;
     decoder.sliding_rotary = decoder.rotary;
   } else {
-    const Bias attention = config.flag("attention_bias", false) ? Bias::kRequired : Bias::kNone;
-    decoder.query_key_value_bias = attention;
-    decoder.output_bias = attention;
-    decoder.feed_forward_bias = config.flag("mlp_bias", false) ? Bias::kRequired : Bias::kNone;
+    read_attention_bias(config, decoder);
+    read_feed_forward_bias(config, decoder);
   }
   return build(checkpoint, decoder);
 }

@@ -15,9 +15,7 @@ Result<recipe::Model> describe_ministral3(Checkpoint& checkpoint) {
     const uint64_t period = config.count("rope_parameters.original_max_position_embeddings");
     decoder.temperature = {static_cast<float>(strength), static_cast<uint32_t>(period)};
   }
-  decoder.window = config.count("sliding_window", 0);
-  if (decoder.window != 0) decoder.slides = [](uint64_t) { return true; };
-  decoder.sliding_rotary = decoder.rotary;
+  slide_every_layer(config.count("sliding_window", 0), decoder);
   return build(checkpoint, decoder);
 }
 

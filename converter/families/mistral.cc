@@ -16,9 +16,7 @@ Result<recipe::Model> describe_mistral(Checkpoint& checkpoint) {
   Config& config = checkpoint.config;
   VOLVELLE_ASSIGN_OR_RETURN(Decoder decoder, read_decoder(checkpoint));
   const uint64_t unstated = config.mentions("sliding_window") ? 0 : kDefaultWindow;
-  decoder.window = config.count("sliding_window", unstated);
-  if (decoder.window != 0) decoder.slides = [](uint64_t) { return true; };
-  decoder.sliding_rotary = decoder.rotary;
+  slide_every_layer(config.count("sliding_window", unstated), decoder);
   return build(checkpoint, decoder);
 }
 

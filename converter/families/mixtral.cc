@@ -23,9 +23,7 @@ Result<recipe::Model> describe_mixtral(Checkpoint& checkpoint) {
   config.number("router_aux_loss_coef", 0);  // of training
   config.number("router_jitter_noise", 0);
   config.flag("output_router_logits", false);
-  decoder.window = config.count("sliding_window", 0);
-  if (decoder.window != 0) decoder.slides = [](uint64_t) { return true; };
-  decoder.sliding_rotary = decoder.rotary;
+  slide_every_layer(config.count("sliding_window", 0), decoder);
   return build(checkpoint, decoder);
 }
 

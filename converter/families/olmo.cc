@@ -16,9 +16,8 @@ Result<recipe::Model> describe_olmo(Checkpoint& checkpoint) {
   decoder.qkv_limit = config.number(checkpoint.gguf() ? "attention.clamp_kqv" : "clip_qkv", 0);
   if (checkpoint.gguf()) {
     decoder.interleaved_rows = true;
-  } else if (config.flag("attention_bias", false)) {
-    decoder.query_key_value_bias = Bias::kRequired;
-    decoder.output_bias = Bias::kRequired;
+  } else {
+    read_attention_bias(config, decoder);
   }
   return build(checkpoint, decoder);
 }

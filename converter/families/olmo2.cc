@@ -15,13 +15,9 @@ Result<recipe::Model> describe_olmo2(Checkpoint& checkpoint) {
   names.feed_forward_norm = nullptr;
   names.attention_output_norm = gguf ? "post_attention_norm" : "post_attention_layernorm";
   names.feed_forward_output_norm = gguf ? "post_ffw_norm" : "post_feedforward_layernorm";
-  names.query_norm = gguf ? "attn_q_norm" : "self_attn.q_norm";
-  names.key_norm = gguf ? "attn_k_norm" : "self_attn.k_norm";
+  name_head_norms(checkpoint, decoder);
   decoder.head_norm_scope = file::HeadNormScope::all_heads;
-  if (!gguf && config.flag("attention_bias", false)) {
-    decoder.query_key_value_bias = Bias::kRequired;
-    decoder.output_bias = Bias::kRequired;
-  }
+  if (!gguf) read_attention_bias(config, decoder);
   return build(checkpoint, decoder);
 }
 

@@ -16,9 +16,7 @@ Result<recipe::Model> describe_phi3(Checkpoint& checkpoint) {
   if (!checkpoint.gguf()) {
     config.expect("attention_bias", false);
     config.value("original_max_position_embeddings");  // matters to scaled positions alone
-    decoder.window = config.count("sliding_window", 0);
-    if (decoder.window != 0) decoder.slides = [](uint64_t) { return true; };
-    decoder.sliding_rotary = decoder.rotary;
+    slide_every_layer(config.count("sliding_window", 0), decoder);
   }
   return build(checkpoint, decoder);
 }

@@ -16,12 +16,9 @@ Result<recipe::Model> describe_qwen3(Checkpoint& checkpoint) {
   Config& config = checkpoint.config;
   VOLVELLE_ASSIGN_OR_RETURN(Decoder decoder,
                             read_decoder(checkpoint, {.default_head_dim = kDefaultHeadDim}));
-  decoder.names.query_norm = checkpoint.gguf() ? "attn_q_norm" : "self_attn.q_norm";
-  decoder.names.key_norm = checkpoint.gguf() ? "attn_k_norm" : "self_attn.k_norm";
+  name_head_norms(checkpoint, decoder);
   if (!checkpoint.gguf()) {
-    const Bias attention = config.flag("attention_bias", false) ? Bias::kRequired : Bias::kNone;
-    decoder.query_key_value_bias = attention;
-    decoder.output_bias = attention;
+    read_attention_bias(config, decoder);
     read_layer_windows(config, decoder);
   }
   return build(checkpoint, decoder);

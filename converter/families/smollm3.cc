@@ -18,10 +18,8 @@ Result<recipe::Model> describe_smollm3(Checkpoint& checkpoint) {
     decoder.rotates = [](uint64_t layer) { return (layer + 1) % kInterval != 0; };
     return build(checkpoint, decoder);
   }
-  const Bias attention = config.flag("attention_bias", false) ? Bias::kRequired : Bias::kNone;
-  decoder.query_key_value_bias = attention;
-  decoder.output_bias = attention;
-  decoder.feed_forward_bias = config.flag("mlp_bias", false) ? Bias::kRequired : Bias::kNone;
+  read_attention_bias(config, decoder);
+  read_feed_forward_bias(config, decoder);
   const uint64_t interval = config.count("no_rope_layer_interval", kInterval);
   decoder.rotates = [interval](uint64_t layer) { return (layer + 1) % interval != 0; };
   // In spite of its name the list says which layers do turn: 1.

@@ -22,9 +22,7 @@ Result<recipe::Model> describe_starcoder2(Checkpoint& checkpoint) {
     if (!config.flag("use_bias", true)) bias = Bias::kNone;
     decoder.names.up = "mlp.c_fc";
     decoder.names.down = "mlp.c_proj";
-    decoder.window = config.count("sliding_window", 0);
-    if (decoder.window != 0) decoder.slides = [](uint64_t) { return true; };
-    decoder.sliding_rotary = decoder.rotary;
+    slide_every_layer(config.count("sliding_window", 0), decoder);
   }
   decoder.query_key_value_bias = bias;
   decoder.output_bias = bias;

@@ -144,6 +144,13 @@ Result<> detokenize(const Program& program, const DetokenizeOptions& options) {
   return {};
 }
 
+// The positional SOURCE that both commands begin with.
+void add_source_option(CLI::App& command, const Program& program, std::string& source) {
+  command.add_option("source", source, "Where the tokenizer is: " + program.tokenizer_sources())
+      ->required()
+      ->type_name("SOURCE");
+}
+
 }  // namespace
 
 void add_tokenize_command(Program& program) {
@@ -157,11 +164,7 @@ void add_tokenize_command(Program& program) {
                            "--jsonl reads one {\"text\":…} or {\"base64\":…} a line and writes one "
                            "{\"ids\":[…]} a line."},
                           [&program, options] { return tokenize(program, *options); });
-  command
-      .add_option("source", options->source,
-                  "Where the tokenizer is: " + program.tokenizer_sources())
-      ->required()
-      ->type_name("SOURCE");
+  add_source_option(command, program, options->source);
   require_one_of(
       command,
       {add_text_option(command, options->text),
@@ -189,11 +192,7 @@ void add_detokenize_command(Program& program) {
        "--stream writes {\"pieces\":[…]}: what each id adds to the text, \"\" while inside a "
        "character."},
       [&program, options] { return detokenize(program, *options); });
-  command
-      .add_option("source", options->source,
-                  "Where the tokenizer is: " + program.tokenizer_sources())
-      ->required()
-      ->type_name("SOURCE");
+  add_source_option(command, program, options->source);
   require_one_of(
       command,
       {command.add_option("--ids", options->ids, "Token ids; @FILE reads them from a file")
