@@ -426,6 +426,16 @@ def ministral3(dial, **keys):
         "max_position_embeddings": 64} | keys)
 
 
+def llama4(**keys):
+    return gated("Llama4ForCausalLM", "llama4_text", **{
+        "head_dim": 12, "num_hidden_layers": 4, "intermediate_size": 24,
+        "intermediate_size_mlp": 32, "rope_theta": 1000.0, "rms_norm_eps": 0.02, "vocab_size": 80,
+        "moe_layers": [], "interleave_moe_layer_step": 1, "num_local_experts": 3,
+        "num_experts_per_tok": 1, "use_qk_norm": True, "attention_chunk_size": 12,
+        "attn_temperature_tuning": True, "floor_scale": 8, "attn_scale": 0.5,
+        "router_aux_loss_coef": 0.001, "output_router_logits": False} | keys)
+
+
 def scaled(scaling, family="llama", **keys):
     """A llama or qwen2 whose rope_scaling, spelled as in transformers 4, is this."""
     architecture = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM"}[family]
@@ -444,10 +454,80 @@ def longrope(**keys):
                          "long_factor": [1.0, 1.9, 3.7, 6.0]}} | keys)
 
 
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+          "original_max_position_embeddings": 32}
+DYNAMIC = {"rope_type": "dynamic", "factor": 4.0}
+
+
+def scaled_cases():
+    """Scalings on part of a head (phi, gpt_neox) and on interleaved pairs (cohere, glm)."""
+
+    def wide_glm(scaling, **keys):
+        return glm("GlmForCausalLM", "glm", head_dim=24, hidden_size=32, intermediate_size=32,
+                   vocab_size=80, rope_scaling=scaling, **keys)
+
+    def wide_phi(scaling, **keys):
+        return phi(hidden_size=48, num_attention_heads=3, intermediate_size=40, vocab_size=64,
+                   partial_rotary_factor=0.75, rope_theta=1000.0, rope_scaling=scaling, **keys)
+
+    def neox(scaling, **keys):
+        return gpt_neox(rotary_pct=0.5, rotary_emb_base=1000, rope_scaling=scaling, **keys)
+
+    def command(scaling, **keys):
+        return cohere("CohereForCausalLM", "cohere", use_qk_norm=False, head_dim=ABSENT,
+                      hidden_size=48, num_attention_heads=3, num_key_value_heads=1,
+                      intermediate_size=32, vocab_size=80, rope_theta=1000.0,
+                      rope_scaling=scaling, layer_norm_eps=1e-5, **keys)
+
+    long = {"max_position_embeddings": 32}
+    partly = {"full width": full_width}
+    cases = {}
+    for name, scaling, says in [
+            ("linear", {"rope_type": "linear", "factor": 4.0}, "linear scaling by 4"),
+            ("yarn", YARN, "YaRN by 4 from 32"), ("llama3", LLAMA3, "llama3 scaling by 8 from 32"),
+            ("dynamic", DYNAMIC, "dynamic scaling by 4 of a trained context of 32")]:
+        more = long if name == "dynamic" else {}
+        by_length = dict(greedy=greedy_at_full_length, context=64) if name == "dynamic" else {}
+        cases |= {
+            f"phi_partial_{name}": dict(
+                about=f"phi: {says} on 12 of 16", config=wide_phi(scaling, **more),
+                faults=partly) | by_length,
+            f"cohere_{name}": dict(
+                about=f"cohere: {says} on interleaved pairs", config=command(scaling, **more))
+            | by_length,
+            f"glm_{name}": dict(
+                about=f"glm: {says} on interleaved pairs of the first 12 of 24",
+                config=wide_glm(scaling, **more), faults=partly) | by_length,
+        }
+    cases |= {
+        "gpt_neox_partial_linear": dict(
+            about="gpt_neox: linear scaling by 2 on 8 of 16",
+            config=neox({"type": "linear", "factor": 2.0}), faults=partly),
+        "gpt_neox_partial_dynamic": dict(
+            about="gpt_neox: dynamic scaling by 2 of a trained context of 32 on 8 of 16",
+            config=neox({"type": "dynamic", "factor": 2.0}, **long), faults=partly,
+            greedy=greedy_at_full_length, context=64),
+        "cohere_longrope": dict(
+            about="cohere: LongRoPE on interleaved pairs, past its switch at 32",
+            config=command({"rope_type": "longrope", "factor": 4.0,
+                            "original_max_position_embeddings": 32,
+                            "short_factor": [1.0, 1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6],
+                            "long_factor": [1.0, 1.4, 1.9, 2.7, 3.7, 6.0, 7.0, 8.0]},
+                           max_position_embeddings=128)),
+        "phi3_longrope_su": dict(
+            about="phi3: the model of phi3_longrope, its scaling called su",
+            seed="phi3_longrope", prompts={"": 40},
+            config=longrope(rope_scaling=longrope()["rope_scaling"] | {"type": "su"}),
+            reference=longrope()),
+    }
+    return cases
+
+
 def greedy_at_full_length(model, tokens):
     """The continuation when dynamic scaling counts the tokens to come from the start."""
     model = copy.deepcopy(model)
-    rotary = model.model.rotary_emb
+    rotary = model.base_model.rotary_emb
     end = len(tokens) + CONTINUATION
     rotary(torch.zeros(1), torch.arange(end)[None])  # grows to the full length, and stays there
     rotary.original_max_seq_len = 0
@@ -755,6 +835,25 @@ CASES = {
         about="ministral3: q grows with its position (beta 0.4, steps of 16), YaRN by 4 from 16",
         config=ministral3({}),
         faults={"q as it is": setting_dial(llama_4_scaling_beta=0.0)}),
+    "llama4": dict(
+        about="llama4 text without experts: interleaved pairs, norms without weights on rotated q "
+              "and k, three layers that see their chunk of 12 and rotate, the fourth sees all "
+              "without positions, its q growing by 0.5 in steps of 8; epsilon 0.02",
+        config=llama4(),
+        faults={"no temperature": setting(attn_temperature_tuning=False),
+                "chunks of 13": setting(attention_chunk_size=13),
+                "all rotate": without_layer_types,
+                "no norm on q and k": setting(use_qk_norm=False)}),
+    "llama4_experts": dict(
+        about="llama4 text: one of three experts (its input times its sigmoid) beside a shared "
+              "one on the second of two layers; no norm on q and k, no_rope_layers [0, 1], chunks "
+              "of 16",
+        config=llama4(moe_layers=ABSENT, interleave_moe_layer_step=2, num_hidden_layers=2,
+                      use_qk_norm=False, no_rope_layers=[0, 1], attention_chunk_size=16,
+                      rms_norm_eps=1e-5),
+        faults={"no temperature": setting(attn_temperature_tuning=False),
+                "chunks of 17": setting(attention_chunk_size=17),
+                "two experts": setting(num_experts_per_tok=2)}),
     "llama_linear": dict(
         about="llama: linear scaling by 4, spelled `type`",
         config=scaled({"type": "linear", "factor": 4.0})),
@@ -836,7 +935,7 @@ CASES = {
                             "short_factor": [1.0, 1.0, 1.1, 1.2, 1.3, 1.4],
                             "long_factor": [1.0, 1.4, 1.9, 2.7, 3.7, 6.0]}),
         faults={"attention_factor left out": setting_dial(attention_factor=None)}),
-} | baichuan_cases()
+} | baichuan_cases() | scaled_cases()
 
 
 # --------------------------------------------------------------------------------------------------
