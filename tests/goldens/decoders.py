@@ -9,7 +9,8 @@ al., under the conditions of make.py. The reference is transformers 5.24.0, exce
 * `bert_*` need transformers 4.47.1, which still has relative keys (5.x has dropped them);
 * T5 and umT5 are the reference's decoder stack with a head, since no class has them alone;
 * `transformer_*` is the decoder below, written from equations 3 to 5 of arXiv:1803.02155 and from
-  arXiv:1706.03762, in float64. Its tensors are named as CTranslate2 names a decoder's.
+  arXiv:1706.03762, in float64. Its tensors have the names that CTranslate2 gives a decoder's,
+  with dots.
 
 Folders go where those of families.py go.
 """
@@ -87,8 +88,8 @@ class PlainDecoder(torch.nn.Module):
             self.register_parameter("decoder/" + name, torch.nn.Parameter(torch.zeros(*shape)))
 
         def norm(at):
-            parameter(at + "layer_norm/gamma", width)
-            parameter(at + "layer_norm/beta", width)
+            parameter(at + "layer_norm/weight", width)
+            parameter(at + "layer_norm/bias", width)
 
         def linear(at, rows, columns):
             parameter(at + "/weight", rows, columns)
@@ -96,15 +97,16 @@ class PlainDecoder(torch.nn.Module):
 
         parameter("embeddings/weight", config["vocab_size"], width)
         for layer in range(config["num_hidden_layers"]):
-            at = f"layer_{layer}/self_attention/"
+            at = f"layers/{layer}/self_attention/"
             norm(at)
             linear(at + "linear_0", 3 * width, width)  # queries, keys, values
             linear(at + "linear_1", width, width)
             if config["position_type"] == "relative":
-                parameter(at + "relative_position_keys", 2 * clip + 1, head_dim)
+                parameter(at + "relative_position_keys/weight", 2 * clip + 1, head_dim)
                 if config["relative_position_values"]:
-                    parameter(at + "relative_position_values", 2 * clip + 1, head_dim)
-            at = f"layer_{layer}/ffn/"
+                    parameter(at + "relative_position_values/weight", 2 * clip + 1,
+                              head_dim)
+            at = f"layers/{layer}/ffn/"
             norm(at)
             linear(at + "linear_0", inner, width)
             linear(at + "linear_1", width, inner)
@@ -118,7 +120,7 @@ class PlainDecoder(torch.nn.Module):
 
     def norm(self, at, x):
         return torch.nn.functional.layer_norm(
-            x, x.shape[-1:], self.of(at + "layer_norm/gamma"), self.of(at + "layer_norm/beta"),
+            x, x.shape[-1:], self.of(at + "layer_norm/weight"), self.of(at + "layer_norm/bias"),
             self.config.layer_norm_eps)
 
     def linear(self, at, x):
@@ -131,8 +133,8 @@ class PlainDecoder(torch.nn.Module):
         distances = torch.arange(length) - torch.arange(length)[:, None]  # j - i
         scores = torch.einsum("hid,hjd->hij", q, k)
         names = dict(self.named_parameters())
-        keys = names.get(f"decoder/{at}relative_position_keys")
-        values = names.get(f"decoder/{at}relative_position_values")
+        keys = names.get(f"decoder/{at}relative_position_keys/weight")
+        values = names.get(f"decoder/{at}relative_position_values/weight")
         if keys is not None:
             clip = len(keys) // 2
             index = distances.clamp(-clip, clip) + clip
@@ -159,7 +161,7 @@ class PlainDecoder(torch.nn.Module):
             x = x + rows[: len(x)].to(x)
         for layer in range(config.num_hidden_layers):
             for branch, name in [(self.attention, "self_attention"), (self.ffn, "ffn")]:
-                at = f"layer_{layer}/{name}/"
+                at = f"layers/{layer}/{name}/"
                 if config.pre_norm:
                     x = x + branch(at, self.norm(at, x))
                 else:
@@ -169,11 +171,11 @@ class PlainDecoder(torch.nn.Module):
         logits = x @ table.T if config.tie_word_embeddings else self.linear("projection", x)
         return types.SimpleNamespace(logits=logits[None])
 
-    def tensors(self):
-        return {name: x.clone() for name, x in self.state_dict().items()}
+    def tensors(self):  # whose names torch would not take with their dots
+        return {name.replace("/", "."): x.clone() for name, x in self.state_dict().items()}
 
     def read(self, state):
-        self.load_state_dict(state)
+        self.load_state_dict({name.replace(".", "/"): x for name, x in state.items()})
 
 
 def sinusoids(rows, width, layout, planes=None, base=10000.0):
@@ -225,7 +227,7 @@ def scatter(model, rng, fixed, embedding=1.3, gain=1.3):
         if name == fixed:
             continue
         x = rng.standard_normal(parameter.shape)
-        if name.endswith(("bias", "beta")):
+        if name.endswith("bias"):
             x *= 0.3
         elif x.ndim == 1:
             x = 1 + 0.25 * x
@@ -353,8 +355,11 @@ def scaled_scores(model):
             x.data = x.data * model.config.d_kv**-0.5
 
 
+KEYS, VALUES = "relative_position_keys/weight", "relative_position_values/weight"
+
+
 def shaw_faults(**more):
-    ends = ("relative_position_keys", "relative_position_values")
+    ends = (KEYS, VALUES)
     return {"table one row off": each_table(ends, lambda x: x.roll(1, 0)),
             "other direction": each_table(ends, lambda x: x.flip(0)),
             "no keys' table": each_table(ends[0], torch.zeros_like)} | more
@@ -630,22 +635,22 @@ CASES = {
         about="a decoder with Shaw's tables for keys and values, clipped at 6, shorter than the "
               "prompt; norms first, relu, a biased head of its own",
         config=plain(), faults=shaw_faults(**{
-            "no values' table": each_table("relative_position_values", torch.zeros_like),
-            "clipped at 5": nearer_clip(("relative_position_keys", "relative_position_values")),
+            "no values' table": each_table(VALUES, torch.zeros_like),
+            "clipped at 5": nearer_clip((KEYS, VALUES)),
             "epsilon": with_small_epsilons})),
     "transformer_relative_not_clipped": dict(
         about="a decoder with Shaw's tables for keys and values, a row for each of 64 distances "
               "to either side; norms after the branches; tied",
         config=plain(max_relative_positions=0, pre_norm=False, tie_word_embeddings=True),
         faults=shaw_faults(**{
-            "no values' table": each_table("relative_position_values", torch.zeros_like),
+            "no values' table": each_table(VALUES, torch.zeros_like),
             "epsilon": with_small_epsilons})),
     "transformer_relative_keys": dict(
         about="a decoder with Shaw's table for keys alone, clipped at 9; head_dim 7, embeddings "
               "as they are",
         config=plain(relative_position_values=False, max_relative_positions=9, hidden_size=28,
                      num_attention_heads=4, scale_embedding=False),
-        faults=shaw_faults(**{"clipped at 8": nearer_clip("relative_position_keys"),
+        faults=shaw_faults(**{"clipped at 8": nearer_clip(KEYS),
                               "epsilon": with_small_epsilons})),
     "transformer_interleaved": dict(
         about="the original Transformer's decoder alone: interleaved sinusoids, embeddings times "
