@@ -7,7 +7,8 @@ Sinusoids of every layout, learned tables with an offset, T5's buckets, and the 
 al., under the conditions of make.py. The reference is transformers 5.24.0, except that
 
 * `bert_*` need transformers 4.47.1, which still has relative keys (5.x has dropped them);
-* T5 and umT5 are the reference's decoder stack with a head, since no class has them alone;
+* T5 and umT5 are the reference's decoder stack with a head, since no class has them alone (nor
+  does their configuration name one);
 * `transformer_*` is the decoder below, written from equations 3 to 5 of arXiv:1803.02155 and from
   arXiv:1706.03762, in float64. Its tensors have the names that CTranslate2 gives a decoder's,
   with dots.
@@ -201,7 +202,7 @@ def reading(folder, reference):
         return PlainDecoder(raw).eval()
     config = AutoConfig.from_pretrained(folder, **reference)
     config._attn_implementation = "eager"
-    if raw["architectures"] in (["T5Stack"], ["UMT5Stack"]):
+    if "architectures" not in raw:
         return BucketedDecoder(config).eval()
     model = getattr(transformers, raw["architectures"][0])(config).eval()
     if raw["model_type"] == "xlm":  # which takes its padding token for the end of the text
@@ -425,10 +426,10 @@ def ctrl(**keys):
         "layer_norm_epsilon": 0.5} | keys)
 
 
-def t5(architecture="T5Stack", model_type="t5", **keys):
-    return config_of(architecture, model_type, **{
-        "d_model": 30, "d_kv": 8, "d_ff": 44, "num_layers": 3, "num_decoder_layers": 3,
-        "num_heads": 3, "relative_attention_num_buckets": 32,
+def t5(model_type="t5", **keys):
+    return config_of(None, model_type, **{
+        "architectures": ABSENT, "d_model": 30, "d_kv": 8, "d_ff": 44, "num_layers": 3,
+        "num_decoder_layers": 3, "num_heads": 3, "relative_attention_num_buckets": 32,
         "relative_attention_max_distance": 128, "feed_forward_proj": "relu",
         "layer_norm_epsilon": 0.02, "is_decoder": True, "is_encoder_decoder": False,
         "bos_token_id": ABSENT, "eos_token_id": 1, "pad_token_id": 0,
@@ -451,8 +452,8 @@ def plain(**keys):
     key - query = -k first; 0 for no clip, with a row for every distance below
     max_position_embeddings. `relative_position_values`: whether values have a table too.
     """
-    return config_of("TransformerDecoder", "transformer", **{
-        "hidden_size": 30, "intermediate_size": 44, "num_hidden_layers": 2,
+    return config_of(None, "transformer", **{
+        "architectures": ABSENT, "hidden_size": 30, "intermediate_size": 44, "num_hidden_layers": 2,
         "num_attention_heads": 5, "hidden_act": "relu", "layer_norm_eps": 0.02,
         "pre_norm": True, "scale_embedding": True, "max_position_embeddings": 64,
         "position_type": "relative", "max_relative_positions": 6,
@@ -488,8 +489,6 @@ DECODER_TABLE = "model.decoder.embed_positions.weight"
 XLM_TABLE = "transformer.position_embeddings.weight"
 CTRL_TABLE = "transformer.pos_encoding"
 BERT_TABLE = "bert.embeddings.position_embeddings.weight"
-
-
 HALVES = table_faults(DECODER_TABLE) | sinusoid_faults(DECODER_TABLE, "halves")
 
 CASES = {
@@ -514,16 +513,15 @@ CASES = {
               "times the root of 30, swish; the table and the cross-attention that nothing "
               "attends to are in the file; tied",
         config=marian(), table=DECODER_TABLE,
-        faults=HALVES | {"embeddings as they are": scale_fault("model.decoder.embed_scale",
-                                                                   1.0)}),
+        faults=HALVES
+        | {"embeddings as they are": scale_fault("model.decoder.embed_scale", 1.0)}),
     "marian_odd_width": dict(
         about="marian's decoder alone: width 35, 18 sines and 17 cosines, embeddings as they are; "
               "neither table nor cross-attention in the file",
         config=marian(d_model=35, scale_embedding=False), table=DECODER_TABLE,
-        gains={"embedding": 3.0},
-        rename=without("encoder_attn", "embed_positions"),
-        faults=HALVES | {"scaled embeddings": scale_fault("model.decoder.embed_scale",
-                                                              35**0.5)}),
+        gains={"embedding": 3.0}, rename=without("encoder_attn", "embed_positions"),
+        faults=HALVES
+        | {"scaled embeddings": scale_fault("model.decoder.embed_scale", 35**0.5)}),
     "marian_past_its_length": dict(
         about="marian's decoder alone: 24 positions in the configuration and the prompt past "
               "them; the reference's table has 64",
@@ -536,10 +534,10 @@ CASES = {
         config=seq2seq("PegasusForCausalLM", "pegasus", activation_function="relu",
                        static_position_embeddings=True, normalize_before=True,
                        normalize_embedding=False, add_final_layer_norm=True,
-                       extra_pos_embeddings=1), gains=PRE,
-        table=DECODER_TABLE, rename=without("encoder_attn", "embed_positions"),
-        faults=HALVES | {"embeddings as they are": scale_fault("model.decoder.embed_scale",
-                                                                   1.0)}),
+                       extra_pos_embeddings=1),
+        gains=PRE, table=DECODER_TABLE, rename=without("encoder_attn", "embed_positions"),
+        faults=HALVES
+        | {"embeddings as they are": scale_fault("model.decoder.embed_scale", 1.0)}),
     "bart": dict(
         about="bart's decoder alone: learned positions from row 2, a norm on embeddings, norms "
               "after the branches; cross-attention that nothing attends to in the file",
@@ -595,13 +593,13 @@ CASES = {
     "umt5_decoder": dict(
         about="umt5's decoder alone: a table in each layer, 12 buckets up to 30, gated tanh gelu, "
               "its own head",
-        config=t5("UMT5Stack", "umt5", feed_forward_proj="gated-gelu", tie_word_embeddings=False,
+        config=t5("umt5", feed_forward_proj="gated-gelu", tie_word_embeddings=False,
                   relative_attention_num_buckets=12, relative_attention_max_distance=30),
         faults=bucket_faults("UMT5Attention", **{"one table": one_table})),
     "umt5_decoder_tied": dict(
         about="umt5's decoder alone: tied, so that logits are times the root of 1/30; two layers, "
               "relu",
-        config=t5("UMT5Stack", "umt5", feed_forward_proj="relu", tie_word_embeddings=True,
+        config=t5("umt5", feed_forward_proj="relu", tie_word_embeddings=True,
                   num_layers=2, num_decoder_layers=2, relative_attention_num_buckets=8,
                   relative_attention_max_distance=20),
         gains={"embedding": 7.0, "gain": 2.0},
