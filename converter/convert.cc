@@ -6,6 +6,7 @@
 #include <span>
 #include <utility>
 
+#include "converter/positions/additive.h"
 #include "converter/positions/rotary.h"
 #include "converter/positions/scaling_spec.h"
 #include "converter/recipe.h"
@@ -14,6 +15,7 @@
 #include "converter/weights.h"
 #include "converter/writer.h"
 #include "platforms/clock.h"
+#include "platforms/interrupt.h"
 #include "platforms/thread_pool.h"
 #include "runtime/model.h"
 #include "runtime/tokenizer/stored.h"
@@ -59,7 +61,19 @@ std::string position_text(const recipe::SlopesPlan& plan) {
   return std::format("linear bias (ALiBi) of {} heads", plan.slopes.size());
 }
 
-std::string position_text(const recipe::LearnedTable&) { return "learned table at the embedding"; }
+std::string position_text(const recipe::AdditiveTable&) { return "learned table at the embedding"; }
+
+std::string position_text(const SinusoidPlan&) { return "sinusoids at the embedding"; }
+
+std::string position_text(const recipe::BucketedBias& plan) {
+  return std::format("bias by distance (T5), alike from {} on", plan.max_distance);
+}
+
+std::string position_text(const recipe::ClippedRelative& plan) {
+  return plan.unclipped
+             ? std::format("relative rows (Shaw) of distances up to {}", plan.clip_distance)
+             : std::format("relative rows (Shaw), clipped at {}", plan.clip_distance);
+}
 
 std::string position_text(const recipe::PositionPlan& plan) {
   return std::visit([](const auto& scheme) { return position_text(scheme); }, plan);
@@ -75,7 +89,10 @@ std::vector<ConvertReport::Layers> describe_layers(const recipe::Model& model) {
     } else if (model.position >= 0) {
       one.position = position_text(model.positions[model.position]);
     }
-    if (attention.window != 0) one.mask += std::format(", window {}", attention.window);
+    if (attention.window != 0) {
+      one.mask +=
+          std::format(", {} {}", attention.chunked ? "stretches of" : "window", attention.window);
+    }
     if (!groups.empty() && groups.back().position == one.position &&
         groups.back().mask == one.mask) {
       groups.back().last = layer;
@@ -122,6 +139,36 @@ Result<std::vector<StoredDials>> write_dials(const recipe::Model& model, uint64_
     dials.push_back(std::move(stored));
   }
   return dials;
+}
+
+// Bakes sinusoids in slices and puts the table among the model's tensors.
+Result<void> write_sinusoids(uint64_t context, recipe::Model& model,
+                             std::vector<StoredTensor>& tensors, ModelWriter& writer,
+                             ConvertReport& report) {
+  constexpr uint64_t kSliceRows = 1024;
+  for (recipe::PositionPlan& position : model.positions) {
+    const auto* plan = std::get_if<SinusoidPlan>(&position);
+    if (plan == nullptr) continue;
+    const uint64_t rows = plan->row_offset + context;
+    const uint64_t bytes = rows * plan->width * sizeof(float);
+    VOLVELLE_RETURN_IF_ERROR(writer.expect(bytes));
+    VOLVELLE_RETURN_IF_ERROR(writer.begin_segment(bytes));
+    for (uint64_t first = 0; first < rows; first += kSliceRows) {
+      if (interrupted()) return fail("interrupted");
+      const std::vector<float> slice =
+          bake_sinusoids(*plan, first, std::min(kSliceRows, rows - first));
+      VOLVELLE_RETURN_IF_ERROR(writer.append(std::as_bytes(std::span(slice))));
+    }
+    StoredTensor stored{.type = file::TensorType::f32};
+    VOLVELLE_ASSIGN_OR_RETURN(stored.data, writer.end_segment());
+    add_part(report, "positions", "f32", bytes);
+    const recipe::AdditiveTable table{static_cast<int>(model.tensors.size()), plan->row_offset,
+                                      /*learned=*/false};
+    model.tensors.push_back({"sinusoids", recipe::Use::kTable, rows, plan->width, {}});
+    tensors.push_back(stored);
+    position = table;
+  }
+  return {};
 }
 
 Result<std::vector<StoredTensor>> write_weights(const recipe::Model& model,
@@ -190,7 +237,12 @@ Result<uint64_t> choose_context(const ConvertOptions& options, const recipe::Mod
     const auto* rotary = std::get_if<RotaryPlan>(&position);
     return rotary == nullptr || rotary->scaling.kind != RotaryScalingKind::kNone;
   };
-  if (context > trained && model.position >= 0) {
+  const auto learned = [](const recipe::PositionPlan& position) {
+    const auto* relative = std::get_if<recipe::ClippedRelative>(&position);
+    return std::holds_alternative<recipe::AdditiveTable>(position) ||
+           (relative != nullptr && relative->unclipped);
+  };
+  if (context > trained && std::ranges::any_of(model.positions, learned)) {
     return fail(
         "--context {}: the model's {} positions are rows of a table that was learned, which cannot "
         "be extended",
@@ -247,8 +299,9 @@ Result<ConvertReport> convert(const ConvertOptions& options, const ThreadPool& t
 
   VOLVELLE_ASSIGN_OR_RETURN(ModelWriter writer, ModelWriter::create(options.output, options.force));
   VOLVELLE_ASSIGN_OR_RETURN(
-      const std::vector<StoredTensor> tensors,
+      std::vector<StoredTensor> tensors,
       write_weights(model, opened.checkpoint.source(), options, threads, writer, report));
+  VOLVELLE_RETURN_IF_ERROR(write_sinusoids(context, model, tensors, writer, report));
   VOLVELLE_ASSIGN_OR_RETURN(const std::vector<StoredDials> dials,
                             write_dials(model, context, writer, report));
 

@@ -11,6 +11,7 @@
 #include <variant>
 #include <vector>
 
+#include "converter/positions/additive.h"
 #include "converter/positions/rotary.h"
 #include "converter/sources/tensor_source.h"
 #include "schema/volvelle_generated.h"
@@ -27,6 +28,7 @@ struct Part {
   uint64_t head_rows = 0;
   uint64_t first_row = 0;   // of the source, or of its transpose
   bool transposed = false;  // the source is stored [inputs, outputs]
+  bool reversed = false;    // the source's last row comes first
   float plus = 0;           // added to every value: norms that are stored less one
 };
 
@@ -61,10 +63,11 @@ struct Linear {
   int bias = -1;
 };
 
-// Queries at position p are multiplied by 1 + strength * ln(1 + floor(p / period)).
+// Queries at position p are multiplied by 1 + strength * ln(1 + floor((p + offset) / period)).
 struct QueryTemperature {
   float strength = 0;
   uint32_t period = 0;
+  uint32_t offset = 0;
 };
 
 struct Attention {
@@ -72,7 +75,8 @@ struct Attention {
   uint32_t kv_heads = 0;
   uint32_t head_dim = 0;
   float scale = 0;
-  uint32_t window = 0;  // 0: all keys are seen
+  uint32_t window = 0;   // 0: all keys are seen
+  bool chunked = false;  // `window` is the length of a stretch, of which a query sees its own only
   float soft_cap = 0;
   float qkv_limit = 0;
   Linear qkv;
@@ -80,6 +84,7 @@ struct Attention {
   std::optional<Norm> query_norm;
   std::optional<Norm> key_norm;
   file::HeadNormScope norm_scope = file::HeadNormScope::head;
+  bool norm_after_rotation = false;
   std::optional<QueryTemperature> temperature;
   int position = -1;
 };
@@ -115,15 +120,36 @@ struct SlopesPlan {
   bool operator==(const SlopesPlan&) const = default;
 };
 
-// A learned table that is added to embeddings.
-struct LearnedTable {
+// A table that is added to embeddings. Sinusoids are a SinusoidPlan until the context is known that
+// they must reach.
+struct AdditiveTable {
   int table = -1;
   uint32_t row_offset = 0;
+  bool learned = true;
 
-  bool operator==(const LearnedTable&) const = default;
+  bool operator==(const AdditiveTable&) const = default;
 };
 
-using PositionPlan = std::variant<RotaryPlan, LearnedTable, SlopesPlan>;
+// T5's biases by distance.
+struct BucketedBias {
+  int table = -1;  // [buckets, query heads]
+  uint32_t max_distance = 0;
+  bool bidirectional = false;
+
+  bool operator==(const BucketedBias&) const = default;
+};
+
+// Rows by distance, of Shaw et al.
+struct ClippedRelative {
+  int key = -1, query = -1, value = -1;  // [2 * clip_distance + 1, head_dim]
+  uint32_t clip_distance = 0;
+  bool unclipped = false;  // positions end at clip_distance
+
+  bool operator==(const ClippedRelative&) const = default;
+};
+
+using PositionPlan = std::variant<RotaryPlan, AdditiveTable, SinusoidPlan, SlopesPlan, BucketedBias,
+                                  ClippedRelative>;
 
 struct Generation {
   std::vector<uint32_t> eos;

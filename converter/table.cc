@@ -1,5 +1,8 @@
 #include "converter/table.h"
 
+#include <type_traits>
+#include <variant>
+
 #include "kernels/rotary.h"
 
 namespace volvelle {
@@ -104,10 +107,21 @@ Offset<file::Position> add(FlatBufferBuilder& builder, const recipe::SlopesPlan&
   return file::CreatePosition(builder, file::Scheme::LinearBias, bias.Union());
 }
 
-Offset<file::Position> add(FlatBufferBuilder& builder, const recipe::LearnedTable& plan) {
-  const auto table =
-      file::CreateAdditiveTable(builder, plan.table, plan.row_offset, /*learned=*/true);
+Offset<file::Position> add(FlatBufferBuilder& builder, const recipe::AdditiveTable& plan) {
+  const auto table = file::CreateAdditiveTable(builder, plan.table, plan.row_offset, plan.learned);
   return file::CreatePosition(builder, file::Scheme::AdditiveTable, table.Union());
+}
+
+Offset<file::Position> add(FlatBufferBuilder& builder, const recipe::BucketedBias& plan) {
+  const auto bias =
+      file::CreateBucketedBias(builder, plan.table, plan.bidirectional, plan.max_distance);
+  return file::CreatePosition(builder, file::Scheme::BucketedBias, bias.Union());
+}
+
+Offset<file::Position> add(FlatBufferBuilder& builder, const recipe::ClippedRelative& plan) {
+  const auto tables = file::CreateClippedRelative(builder, plan.key, plan.query, plan.value,
+                                                  plan.clip_distance, plan.unclipped);
+  return file::CreatePosition(builder, file::Scheme::ClippedRelative, tables.Union());
 }
 
 Offset<file::Norm> add(FlatBufferBuilder& builder, const std::optional<recipe::Norm>& norm) {
@@ -126,14 +140,15 @@ Offset<file::Attention> add(FlatBufferBuilder& builder, const recipe::Attention&
   const auto key_norm = add(builder, attention.key_norm);
   Offset<file::QueryTemperature> temperature;
   if (const auto& stated = attention.temperature) {
-    temperature = file::CreateQueryTemperature(builder, stated->strength, stated->period);
+    temperature =
+        file::CreateQueryTemperature(builder, stated->strength, stated->period, stated->offset);
   }
   file::AttentionBuilder table(builder);
   table.add_query_heads(attention.query_heads);
   table.add_kv_heads(attention.kv_heads);
   table.add_head_dim(attention.head_dim);
   table.add_scale(attention.scale);
-  table.add_mask(file::Mask::causal);
+  table.add_mask(attention.chunked ? file::Mask::chunked : file::Mask::causal);
   table.add_window(attention.window);
   table.add_qkv(qkv);
   table.add_output(output);
@@ -141,6 +156,7 @@ Offset<file::Attention> add(FlatBufferBuilder& builder, const recipe::Attention&
   table.add_key_norm(key_norm);
   table.add_position(attention.position);
   table.add_norm_scope(attention.norm_scope);
+  table.add_norm_after_rotation(attention.norm_after_rotation);
   table.add_temperature(temperature);
   table.add_soft_cap(attention.soft_cap);
   table.add_qkv_limit(attention.qkv_limit);
@@ -216,13 +232,16 @@ void build_table(const About& about, const recipe::Model& model,
   std::vector<Offset<file::Position>> positions;
   size_t next_dials = 0;
   for (const recipe::PositionPlan& plan : model.positions) {
-    if (const auto* rotary = std::get_if<RotaryPlan>(&plan)) {
-      positions.push_back(add(builder, *rotary, dials[next_dials++]));
-    } else if (const auto* slopes = std::get_if<recipe::SlopesPlan>(&plan)) {
-      positions.push_back(add(builder, *slopes));
-    } else {
-      positions.push_back(add(builder, std::get<recipe::LearnedTable>(plan)));
-    }
+    const auto stored = [&]<typename Plan>(const Plan& scheme) -> Offset<file::Position> {
+      if constexpr (std::is_same_v<Plan, RotaryPlan>) {
+        return add(builder, scheme, dials[next_dials++]);
+      } else if constexpr (std::is_same_v<Plan, SinusoidPlan>) {
+        return file::CreatePosition(builder);  // by now a table
+      } else {
+        return add(builder, scheme);
+      }
+    };
+    positions.push_back(std::visit(stored, plan));
   }
   const std::vector<Offset<file::Stack>> stacks = {add_stack(builder, model, context)};
   const auto generation_table = file::CreateGenerationDirect(

@@ -47,6 +47,14 @@ void to_half_order(std::span<const float> values, uint64_t head_rows, uint64_t c
   }
 }
 
+void reverse_rows(std::span<float> values, uint64_t columns) {
+  const uint64_t rows = values.size() / columns;
+  for (uint64_t row = 0; row < rows / 2; ++row) {
+    std::swap_ranges(values.begin() + row * columns, values.begin() + (row + 1) * columns,
+                     values.begin() + (rows - 1 - row) * columns);
+  }
+}
+
 // All of a vector, whatever its shape in the source, and of it those elements that `slice` wants.
 Result<void> read_vector(const TensorSource& source, const Slice& slice, Scratch& scratch) {
   const SourceTensor& tensor = *slice.part->source;
@@ -86,11 +94,12 @@ Result<std::span<const float>> read_slice(const TensorSource& source, const Slic
     std::ranges::fill(scratch.values, 0.0f);
     return scratch.values;
   }
-  VOLVELLE_RETURN_IF_ERROR(
-      vector ? read_vector(source, slice, scratch)
-      : part.transposed
-          ? read_transposed(source, slice, columns, scratch)
-          : source.read(*part.source, part.first_row + slice.first, slice.rows, scratch.values));
+  const uint64_t first = part.reversed ? part.rows - slice.first - slice.rows : slice.first;
+  VOLVELLE_RETURN_IF_ERROR(vector            ? read_vector(source, slice, scratch)
+                           : part.transposed ? read_transposed(source, slice, columns, scratch)
+                                             : source.read(*part.source, part.first_row + first,
+                                                           slice.rows, scratch.values));
+  if (part.reversed) reverse_rows(scratch.values, columns);
   if (part.plus != 0) {
     for (float& value : scratch.values) value += part.plus;
   }

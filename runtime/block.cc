@@ -10,6 +10,15 @@
 namespace volvelle {
 
 AttentionShape attention_shape(const Attention& attention) {
+  const auto rows = [](const Tensor* table) { return table ? table->f32() : nullptr; };
+  DistanceBias distance_bias;
+  if (const BucketedBias* buckets = attention.buckets) {
+    distance_bias = {buckets->biases.data(), buckets->reach};
+  }
+  RelativeRows relative;
+  if (const ClippedRelative* tables = attention.relative) {
+    relative = {rows(tables->key), rows(tables->query), rows(tables->value), tables->clip_distance};
+  }
   return {.query_heads = attention.query_heads,
           .kv_heads = attention.kv_heads,
           .head_dim = attention.head_dim,
@@ -17,7 +26,9 @@ AttentionShape attention_shape(const Attention& attention) {
           .soft_cap = attention.soft_cap,
           .window = attention.window,
           .stretch = attention.stretch,
-          .linear_bias = {attention.slopes ? attention.slopes->values.data() : nullptr}};
+          .linear_bias = {attention.slopes ? attention.slopes->values.data() : nullptr},
+          .distance_bias = distance_bias,
+          .relative = relative};
 }
 
 void run_norm(const Norm& norm, const float* x, size_t x_stride, size_t rows, size_t width,

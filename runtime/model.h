@@ -94,11 +94,30 @@ struct AdditiveTable {
 // ALiBi's slope for each query head.
 struct Slopes {
   std::span<const float> values;  // [query heads]
+  bool symmetric = false;         // keys after a query, were they seen, would count as those before
+};
+
+// T5's biases, one for each distance of a key from its query: what the file's buckets come to.
+struct BucketedBias {
+  const Tensor* table = nullptr;  // [buckets, query heads]
+  size_t max_distance = 0;
+  bool bidirectional = false;
+  size_t reach = 0;           // keys farther away have the bias of that distance
+  std::vector<float> biases;  // [query heads, 2 * reach + 1]
+};
+
+// Rows of Shaw et al. for each distance, clipped; a table may be null.
+struct ClippedRelative {
+  const Tensor* key = nullptr;    // [2 * clip_distance + 1, head_dim]
+  const Tensor* query = nullptr;  // the same
+  const Tensor* value = nullptr;  // the same
+  size_t clip_distance = 0;
+  bool unclipped = false;  // positions end at clip_distance
 };
 
 // What tells a model the order of its tokens; none: the mask alone.
 struct Position {
-  std::variant<std::monostate, AdditiveTable, Rotary, Slopes> scheme;
+  std::variant<std::monostate, AdditiveTable, Rotary, Slopes, BucketedBias, ClippedRelative> scheme;
 };
 
 enum class NormKind : uint8_t { kRms, kLayer };
@@ -149,11 +168,17 @@ struct Attention {
   HeadNormScope norm_scope = HeadNormScope::kHead;
   bool norm_after_rotation = false;
   std::optional<QueryTemperature> temperature;
-  const Rotary* rotary = nullptr;  // null: none
-  const Slopes* slopes = nullptr;  // null: none
+  // At most one of these acts; all null: the mask alone tells the order.
+  const Rotary* rotary = nullptr;
+  const Slopes* slopes = nullptr;
+  const BucketedBias* buckets = nullptr;
+  const ClippedRelative* relative = nullptr;
 
   size_t query_width() const { return query_heads * head_dim; }
   size_t kv_width() const { return kv_heads * head_dim; }
+  bool has_position() const {
+    return rotary != nullptr || slopes != nullptr || buckets != nullptr || relative != nullptr;
+  }
 };
 
 // The part of a feed-forward that experts share or have one each of: down(activation(gate) * up),

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "runtime/distance_buckets.h"
 #include "runtime/file_format.h"
 #include "runtime/finite.h"
 #include "runtime/tokenizer/stored.h"
@@ -19,6 +20,9 @@ constexpr uint64_t kMaxHeads = 1 << 14;
 constexpr uint64_t kMaxHeadDim = 1 << 13;
 constexpr uint64_t kMaxContext = 1ull << 24;  // up to here a float holds every distance exactly
 constexpr size_t kMaxBlocks = 1 << 12;
+constexpr size_t kMaxBuckets = 1 << 12;
+constexpr uint32_t kMaxBucketDistance = 1 << 20;
+constexpr uint64_t kMaxBiasFloats = 1 << 24;  // of biases that buckets are expanded to
 constexpr size_t kMaxTensors = 1 << 16;
 constexpr size_t kMaxTextBytes = 1 << 10;
 
@@ -230,11 +234,22 @@ Result<void> ModelVerifier::add_position(const file::Position* stored, size_t in
       VOLVELLE_ASSIGN_OR_RETURN(position.scheme, slopes(*scheme, where + ", linear bias"));
       break;
     }
+    case file::Scheme::BucketedBias: {
+      const file::BucketedBias* scheme = stored->scheme_as_BucketedBias();
+      if (scheme == nullptr) return refuse("{}, bucketed bias: the scheme is missing", where);
+      VOLVELLE_ASSIGN_OR_RETURN(position.scheme, bucketed_bias(*scheme, where + ", bucketed bias"));
+      break;
+    }
+    case file::Scheme::ClippedRelative: {
+      const file::ClippedRelative* scheme = stored->scheme_as_ClippedRelative();
+      if (scheme == nullptr) return refuse("{}, clipped relative: the scheme is missing", where);
+      VOLVELLE_ASSIGN_OR_RETURN(position.scheme,
+                                clipped_relative(*scheme, where + ", clipped relative"));
+      break;
+    }
     default:
-      return refuse("{}: this version does not run the scheme {}", where,
-                    static_cast<int>(stored->scheme_type()) <= static_cast<int>(file::Scheme::MAX)
-                        ? file::EnumNameScheme(stored->scheme_type())
-                        : "of an unknown number");
+      return refuse("{}: scheme {} is unknown to this version", where,
+                    static_cast<int>(stored->scheme_type()));
   }
   model_.positions_.push_back(std::move(position));
   return {};
@@ -253,13 +268,67 @@ Result<AdditiveTable> ModelVerifier::additive_table(const file::AdditiveTable& s
 }
 
 Result<Slopes> ModelVerifier::slopes(const file::LinearBias& stored, const std::string& where) {
-  if (stored.symmetric()) return refuse("{}: this version runs no symmetric bias", where);
   if (stored.slopes() == nullptr) return refuse("{}: it has no slopes", where);
-  const Slopes slopes{{stored.slopes()->data(), stored.slopes()->size()}};
+  const Slopes slopes{{stored.slopes()->data(), stored.slopes()->size()}, stored.symmetric()};
   if (!std::ranges::all_of(slopes.values, [](float slope) { return std::isfinite(slope); })) {
     return refuse("{}: a slope is not finite", where);
   }
   return slopes;
+}
+
+// A tensor of floats that attention reads as it is.
+Result<const Tensor*> ModelVerifier::position_table(int index, const std::string& where) {
+  VOLVELLE_ASSIGN_OR_RETURN(const Tensor* table, tensor(index, where));
+  if (table->type != TensorType::kF32) {
+    return refuse("{}: tensor {} must be f32", where, table->name);
+  }
+  VOLVELLE_RETURN_IF_ERROR(spend(table->bytes(), where));
+  VOLVELLE_RETURN_IF_ERROR(model_.verify_contents(*table));
+  return table;
+}
+
+Result<BucketedBias> ModelVerifier::bucketed_bias(const file::BucketedBias& stored,
+                                                  const std::string& where) {
+  BucketedBias bias{.max_distance = stored.max_distance(), .bidirectional = stored.bidirectional()};
+  VOLVELLE_ASSIGN_OR_RETURN(bias.table, position_table(stored.table(), where));
+  const size_t buckets = bias.table->rows, heads = bias.table->columns;
+  if (heads > kMaxHeads) return refuse("{}: {} heads are out of range", where, heads);
+  const BucketPlan plan{static_cast<uint32_t>(std::min<size_t>(buckets, kMaxBuckets + 1)),
+                        stored.max_distance(), stored.bidirectional()};
+  const uint32_t sides = plan.bidirectional ? 2 : 1;
+  if (buckets > kMaxBuckets || buckets < 2 * sides || buckets % sides != 0 ||
+      plan.max_distance <= buckets / sides / 2 || plan.max_distance > kMaxBucketDistance) {
+    return refuse("{}: {} buckets for distances up to {} are out of range", where, buckets,
+                  plan.max_distance);
+  }
+  bias.reach = bucket_reach(plan);
+  const uint64_t floats = heads * (2 * uint64_t{bias.reach} + 1);
+  if (floats > kMaxBiasFloats) {
+    return refuse("{}: {} heads with distances up to {} are out of range", where, heads,
+                  bias.reach);
+  }
+  bias.biases =
+      expand_buckets(plan, {bias.table->f32(), buckets * heads}, static_cast<uint32_t>(heads));
+  return bias;
+}
+
+Result<ClippedRelative> ModelVerifier::clipped_relative(const file::ClippedRelative& stored,
+                                                        const std::string& where) {
+  ClippedRelative relative{.clip_distance = stored.clip_distance(),
+                           .unclipped = stored.unclipped()};
+  const uint64_t rows = 2 * uint64_t{stored.clip_distance()} + 1;
+  for (const auto& [name, index, table] :
+       {std::tuple{"key_table", stored.key_table(), &relative.key},
+        std::tuple{"query_table", stored.query_table(), &relative.query},
+        std::tuple{"value_table", stored.value_table(), &relative.value}}) {
+    if (index < 0) continue;
+    VOLVELLE_ASSIGN_OR_RETURN(*table, position_table(index, std::format("{}, {}", where, name)));
+    if ((*table)->rows != rows) {
+      return refuse("{}, {}: tensor {} has {} rows and needs {} for distances up to {}", where,
+                    name, (*table)->name, (*table)->rows, rows, stored.clip_distance());
+    }
+  }
+  return relative;
 }
 
 // The dial of two segments, of the rows and the width that `stored` says, which are within bounds.
@@ -441,6 +510,26 @@ Result<void> ModelVerifier::join_position(const file::Attention& stored, Stack& 
                     slopes->values.size(), attention.query_heads);
     }
     attention.slopes = slopes;
+  } else if (const auto* bias = std::get_if<BucketedBias>(&position.scheme)) {
+    if (bias->table->columns != attention.query_heads) {
+      return refuse("{}.bucketed_bias: tensor {} has biases of {} heads for {} query heads", where,
+                    bias->table->name, bias->table->columns, attention.query_heads);
+    }
+    attention.buckets = bias;
+  } else if (const auto* relative = std::get_if<ClippedRelative>(&position.scheme)) {
+    for (const Tensor* table : {relative->key, relative->query, relative->value}) {
+      if (table == nullptr || table->columns == attention.head_dim) continue;
+      return refuse("{}.clipped_relative: tensor {} has rows of {} for a head_dim of {}", where,
+                    table->name, table->columns, attention.head_dim);
+    }
+    const size_t reach = relative->clip_distance + 1;
+    if (relative->unclipped && reach < stack.context) {
+      return refuse(
+          "{}.clipped_relative: its tables reach {} positions but the model advertises {}", where,
+          reach, stack.context);
+    }
+    if (relative->unclipped) stack.position_limit = std::min(stack.position_limit, reach);
+    attention.relative = relative;
   } else if (std::holds_alternative<AdditiveTable>(position.scheme)) {
     return refuse("{}: position {} is added to embeddings and cannot act in attention", where,
                   stored.position());
@@ -733,7 +822,7 @@ Result<void> ModelVerifier::add_stack(const file::Stack* stored) {
     const std::string where = std::format("block {}", i);
     VOLVELLE_ASSIGN_OR_RETURN(Block verified, block(stored->blocks()->Get(i), stack, where));
     const Attention& attention = verified.attention;
-    if (stack.additive && (attention.rotary || attention.slopes) && !stored->mixes_positions()) {
+    if (stack.additive && attention.has_position() && !stored->mixes_positions()) {
       return refuse(
           "{}: its positions would act twice, at the embedding and in attention, and the file does "
           "not say that this is meant; convert the checkpoint again",

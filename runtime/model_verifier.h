@@ -32,6 +32,10 @@ class ModelVerifier {
   Result<void> add_position(const file::Position* position, size_t index);
   Result<AdditiveTable> additive_table(const file::AdditiveTable& table, const std::string& where);
   Result<Slopes> slopes(const file::LinearBias& bias, const std::string& where);
+  Result<BucketedBias> bucketed_bias(const file::BucketedBias& bias, const std::string& where);
+  Result<ClippedRelative> clipped_relative(const file::ClippedRelative& tables,
+                                           const std::string& where);
+  Result<const Tensor*> position_table(int index, const std::string& where);
   Result<Dial> dial(const file::Segment* coarse, const file::Segment* fine,
                     const file::Rotary& stored, const std::string& where);
   Result<Rotary> rotary(const file::Rotary& rotary, const std::string& where);

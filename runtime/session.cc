@@ -37,7 +37,11 @@ struct DialRows {
 
 // What helps when positions end.
 std::string_view remedy(const Stack& stack) {
-  return stack.additive != nullptr && stack.additive->learned
+  const auto has_learned_rows = [](const Block& block) {
+    return block.attention.relative != nullptr && block.attention.relative->unclipped;
+  };
+  return (stack.additive != nullptr && stack.additive->learned) ||
+                 std::ranges::any_of(stack.blocks, has_learned_rows)
              ? "its position table was learned and cannot be extended"
              : "convert again with a larger --context";
 }

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <format>
 #include <initializer_list>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -90,23 +91,34 @@ class Builder {
     model_.logit_soft_cap = static_cast<float>(decoder_.logit_soft_cap);
     VOLVELLE_RETURN_IF_ERROR(add_embedding());
     for (uint64_t layer = 0; layer < decoder_.layers; ++layer) {
-      prefix_ = std::format("{}.{}.", names_.block, layer);
+      layer_ = std::to_string(layer);
+      prefix_ = names_.block != nullptr ? std::format("{}.{}.", names_.block, layer) : "";
       block_ = std::format("block.{}.", layer);
       VOLVELLE_ASSIGN_OR_RETURN(recipe::Block block, add_block());
       const bool slides = decoder_.slides && decoder_.slides(layer);
       block.attention.window = static_cast<uint32_t>(slides ? decoder_.window : 0);
-      block.attention.position = position_of(layer, slides);
+      VOLVELLE_ASSIGN_OR_RETURN(block.attention.position, position_of(layer, slides));
       model_.blocks.push_back(std::move(block));
     }
     prefix_.clear();
     block_.clear();
     VOLVELLE_ASSIGN_OR_RETURN(model_.final_norm,
                               add_norm("final_norm", names_.final_norm, decoder_.width));
+    if (model_.final_norm && decoder_.final_epsilon != 0) {
+      model_.final_norm->epsilon = static_cast<float>(decoder_.final_epsilon);
+    }
     VOLVELLE_RETURN_IF_ERROR(add_head());
     return std::move(model_);
   }
 
  private:
+  // Where the source keeps what a family calls `name`.
+  std::string path_of(std::string_view name) const {
+    const size_t number = name.find('#');
+    if (number == std::string_view::npos) return prefix_ + std::string(name);
+    return std::format("{}{}{}", name.substr(0, number), layer_, name.substr(number + 1));
+  }
+
   int add_tensor(recipe::Tensor tensor) {
     model_.tensors.push_back(std::move(tensor));
     return static_cast<int>(model_.tensors.size()) - 1;
@@ -119,11 +131,48 @@ class Builder {
     return static_cast<int>(model_.positions.size()) - 1;
   }
 
-  int position_of(uint64_t layer, bool slides) {
+  Result<int> position_of(uint64_t layer, bool slides) {
     if (!decoder_.slopes.empty()) return add_position(recipe::SlopesPlan{decoder_.slopes});
+    if (decoder_.buckets) return bucketed_bias(*decoder_.buckets);
+    if (decoder_.relative) return relative_rows(*decoder_.relative);
     const std::optional<RotaryPlan>& rotary = slides ? decoder_.sliding_rotary : decoder_.rotary;
     if (!rotary || (decoder_.rotates && !decoder_.rotates(layer))) return -1;
     return add_position(*rotary);
+  }
+
+  Result<int> add_position_table(const char* name, const char* source, uint64_t rows,
+                                 uint64_t columns, bool reversed = false) {
+    VOLVELLE_ASSIGN_OR_RETURN(const SourceTensor* table,
+                              checkpoint_.require(path_of(source) + ".weight", {rows, columns}));
+    return add_tensor({block_ + name,
+                       recipe::Use::kTable,
+                       rows,
+                       columns,
+                       {{.source = table, .rows = rows, .reversed = reversed}}});
+  }
+
+  Result<int> bucketed_bias(const BucketShape& shape) {
+    if (!shape.every_layer && !model_.positions.empty()) return 0;  // the first layer's
+    recipe::BucketedBias bias{.max_distance = static_cast<uint32_t>(shape.max_distance)};
+    VOLVELLE_ASSIGN_OR_RETURN(
+        bias.table, add_position_table("attention.bucket_table", names_.bucket_table, shape.buckets,
+                                       decoder_.query_heads));
+    return add_position(bias);
+  }
+
+  Result<int> relative_rows(const RelativeShape& shape) {
+    recipe::ClippedRelative relative{.clip_distance = static_cast<uint32_t>(shape.clip_distance),
+                                     .unclipped = shape.unclipped};
+    for (const auto& [name, source, table] :
+         {std::tuple{"attention.relative_key", names_.relative_key, &relative.key},
+          std::tuple{"attention.relative_query", names_.relative_query, &relative.query},
+          std::tuple{"attention.relative_value", names_.relative_value, &relative.value}}) {
+      if (source == nullptr) continue;
+      VOLVELLE_ASSIGN_OR_RETURN(
+          *table, add_position_table(name, source, 2 * shape.clip_distance + 1, decoder_.head_dim,
+                                     shape.query_minus_key));
+    }
+    return add_position(relative);
   }
 
   Result<void> add_embedding() {
@@ -144,8 +193,9 @@ class Builder {
       const int tensor = add_tensor(
           {"position_table", recipe::Use::kTable, needed, decoder_.width, {{source, needed}}});
       model_.position = add_position(
-          recipe::LearnedTable{tensor, static_cast<uint32_t>(decoder_.learned_offset)});
+          recipe::AdditiveTable{tensor, static_cast<uint32_t>(decoder_.learned_offset)});
     }
+    if (decoder_.sinusoids) model_.position = add_position(*decoder_.sinusoids);
     VOLVELLE_ASSIGN_OR_RETURN(model_.embedding_norm,
                               add_norm("embedding_norm", names_.embedding_norm, decoder_.width));
     return {};
@@ -213,7 +263,7 @@ class Builder {
     if (source == nullptr) return std::optional<recipe::Norm>();
     recipe::Norm norm{.kind = decoder_.norm, .epsilon = static_cast<float>(decoder_.epsilon)};
     if (!decoder_.norm_parameters) return norm;
-    const std::string path = prefix_ + source;
+    const std::string path = path_of(source);
     VOLVELLE_ASSIGN_OR_RETURN(norm.weight, add_vector(std::string(name) + ".weight",
                                                       path + ".weight", width, decoder_.norm_plus));
     if (decoder_.norm_bias == Bias::kRequired ||
@@ -231,7 +281,7 @@ class Builder {
     recipe::Tensor offset{block_ + name + ".bias", recipe::Use::kVector, 1, 0, {}};
     bool biased = false;
     for (const Rows& part : rows) {
-      const std::string source = prefix_ + part.name;
+      const std::string source = path_of(part.name);
       const uint64_t stored = part.stored != 0 ? part.stored : part.outputs;
       const auto shape =
           decoder_.transposed ? std::array{inputs, stored} : std::array{stored, inputs};
@@ -383,6 +433,7 @@ class Builder {
   const Decoder& decoder_;
   const DecoderNames& names_;
   const SourceTensor* embedding_ = nullptr;
+  std::string layer_;
   std::string prefix_;  // of source tensors
   std::string block_;   // of the model's
   recipe::Model model_;
@@ -417,19 +468,21 @@ namespace {
 
 void read_hugging_face(Config& config, const DecoderKeys& keys, Decoder& decoder) {
   decoder.names = kHuggingFaceNames;
-  decoder.vocabulary = config.count("vocab_size");
+  decoder.vocabulary = config.count(keys.vocabulary);
   decoder.width = config.count(keys.width);
   decoder.layers = config.count(keys.layers);
   decoder.query_heads = config.count(keys.query_heads);
   decoder.kv_heads = keys.kv_heads != nullptr ? config.count(keys.kv_heads, decoder.query_heads)
                                               : decoder.query_heads;
-  decoder.feed_forward_width = keys.feed_forward_required
+  decoder.feed_forward_width = keys.feed_forward_width == nullptr ? 4 * decoder.width
+                               : keys.feed_forward_required
                                    ? config.count(keys.feed_forward_width)
                                    : config.count(keys.feed_forward_width, 4 * decoder.width);
   decoder.context = keys.default_context != 0 ? config.count(keys.context, keys.default_context)
                                               : config.count(keys.context);
-  decoder.epsilon = keys.default_epsilon != 0 ? config.number(keys.epsilon, keys.default_epsilon)
-                                              : config.number(keys.epsilon);
+  decoder.epsilon = keys.epsilon == nullptr     ? keys.default_epsilon
+                    : keys.default_epsilon != 0 ? config.number(keys.epsilon, keys.default_epsilon)
+                                                : config.number(keys.epsilon);
   config.flag("tie_word_embeddings", false);  // the tensors decide
   if (keys.activation != nullptr) {
     read_activation(config, keys.activation, keys.default_activation, decoder);

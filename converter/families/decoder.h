@@ -12,6 +12,7 @@
 
 #include "converter/families/checkpoint.h"
 #include "converter/families/rotary.h"
+#include "converter/positions/additive.h"
 #include "converter/positions/rotary.h"
 #include "converter/recipe.h"
 
@@ -20,7 +21,7 @@ namespace volvelle {
 enum class Bias { kNone, kRequired, kIfPresent };
 
 // Source tensors, without ".weight" and ".bias"; null: the family has none. Those after `block`
-// stand in a block.
+// stand in a block: after its name and number, or where they hold "#", which is the number.
 struct DecoderNames {
   const char* embedding = nullptr;
   const char* embedding_norm = nullptr;
@@ -33,6 +34,8 @@ struct DecoderNames {
   const char* qkv = nullptr;  // instead of the three
   const char* output = nullptr;
   const char *query_norm = nullptr, *key_norm = nullptr;
+  const char* bucket_table = nullptr;  // of biases by distance
+  const char *relative_key = nullptr, *relative_query = nullptr, *relative_value = nullptr;
   const char* attention_output_norm = nullptr;
   const char* feed_forward_norm = nullptr;
   const char* router = nullptr;
@@ -53,6 +56,20 @@ enum class FusedRows {
   kGroups,         // the queries of the first key/value head, its key, its value; of the second …
 };
 
+// Biases by distance in T5's buckets.
+struct BucketShape {
+  uint64_t buckets = 0;
+  uint64_t max_distance = 0;
+  bool every_layer = false;  // has a table of its own; otherwise all share the first one's
+};
+
+// Rows by distance of Shaw et al.
+struct RelativeShape {
+  uint64_t clip_distance = 0;
+  bool unclipped = false;        // positions end at clip_distance
+  bool query_minus_key = false;  // rows lie in the order of that, not of key minus query
+};
+
 struct Decoder {
   DecoderNames names;
 
@@ -67,6 +84,7 @@ struct Decoder {
 
   file::NormKind norm = file::NormKind::rms;
   double epsilon = 0;
+  double final_epsilon = 0;  // of the final norm; 0: the same
   Bias norm_bias = Bias::kNone;
   float norm_plus = 0;          // added to every norm's weight
   bool norm_parameters = true;  // false: norms have neither weight nor bias
@@ -104,21 +122,25 @@ struct Decoder {
   std::function<bool(uint64_t)> rotates;  // whether a layer does; empty: all
   std::vector<float> slopes;              // ALiBi's, of every layer
   uint64_t learned_offset = 0;            // row of position 0 in the learned table
+  std::optional<SinusoidPlan> sinusoids;  // of the embedding's width, instead of a learned table
+  std::optional<BucketShape> buckets;
+  std::optional<RelativeShape> relative;
 };
 
 // What config.json calls the sizes, today's spelling unless told otherwise, and what it means where
 // it is silent.
 struct DecoderKeys {
+  const char* vocabulary = "vocab_size";
   const char* width = "hidden_size";
   const char* layers = "num_hidden_layers";
   const char* query_heads = "num_attention_heads";
-  const char* kv_heads = "num_key_value_heads";  // null: as many as query heads
-  const char* feed_forward_width = "intermediate_size";
-  bool feed_forward_required = true;  // otherwise 4 * width
+  const char* kv_heads = "num_key_value_heads";          // null: as many as query heads
+  const char* feed_forward_width = "intermediate_size";  // null: 4 * width
+  bool feed_forward_required = true;                     // otherwise 4 * width
   const char* context = "max_position_embeddings";
   uint64_t default_context = 0;  // 0: must be stated
   file::NormKind norm = file::NormKind::rms;
-  const char* epsilon = "rms_norm_eps";
+  const char* epsilon = "rms_norm_eps";   // null: not stated
   double default_epsilon = 0;             // 0: must be stated
   const char* activation = "hidden_act";  // null: the family knows
   const char* default_activation = "silu";

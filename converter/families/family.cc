@@ -4,9 +4,11 @@
 
 namespace volvelle {
 
+Result<recipe::Model> describe_bart(Checkpoint& checkpoint);
 Result<recipe::Model> describe_bloom(Checkpoint& checkpoint);
 Result<recipe::Model> describe_cohere(Checkpoint& checkpoint);
 Result<recipe::Model> describe_cohere2(Checkpoint& checkpoint);
+Result<recipe::Model> describe_ctrl(Checkpoint& checkpoint);
 Result<recipe::Model> describe_falcon(Checkpoint& checkpoint);
 Result<recipe::Model> describe_gemma(Checkpoint& checkpoint);
 Result<recipe::Model> describe_gemma2(Checkpoint& checkpoint);
@@ -14,16 +16,19 @@ Result<recipe::Model> describe_gemma3(Checkpoint& checkpoint);
 Result<recipe::Model> describe_glm(Checkpoint& checkpoint);
 Result<recipe::Model> describe_glm4(Checkpoint& checkpoint);
 Result<recipe::Model> describe_gpt2(Checkpoint& checkpoint);
-Result<recipe::Model> describe_gptj(Checkpoint& checkpoint);
 Result<recipe::Model> describe_gpt_neox(Checkpoint& checkpoint);
+Result<recipe::Model> describe_gptj(Checkpoint& checkpoint);
 Result<recipe::Model> describe_granite(Checkpoint& checkpoint);
 Result<recipe::Model> describe_llama(Checkpoint& checkpoint);
+Result<recipe::Model> describe_marian(Checkpoint& checkpoint);
+Result<recipe::Model> describe_mbart(Checkpoint& checkpoint);
 Result<recipe::Model> describe_ministral3(Checkpoint& checkpoint);
 Result<recipe::Model> describe_mistral(Checkpoint& checkpoint);
 Result<recipe::Model> describe_mixtral(Checkpoint& checkpoint);
 Result<recipe::Model> describe_mpt(Checkpoint& checkpoint);
 Result<recipe::Model> describe_olmo(Checkpoint& checkpoint);
 Result<recipe::Model> describe_olmo2(Checkpoint& checkpoint);
+Result<recipe::Model> describe_pegasus(Checkpoint& checkpoint);
 Result<recipe::Model> describe_persimmon(Checkpoint& checkpoint);
 Result<recipe::Model> describe_phi(Checkpoint& checkpoint);
 Result<recipe::Model> describe_phi3(Checkpoint& checkpoint);
@@ -31,12 +36,19 @@ Result<recipe::Model> describe_qwen2(Checkpoint& checkpoint);
 Result<recipe::Model> describe_qwen3(Checkpoint& checkpoint);
 Result<recipe::Model> describe_smollm3(Checkpoint& checkpoint);
 Result<recipe::Model> describe_starcoder2(Checkpoint& checkpoint);
+Result<recipe::Model> describe_t5(Checkpoint& checkpoint);
+Result<recipe::Model> describe_transformer(Checkpoint& checkpoint);
+Result<recipe::Model> describe_umt5(Checkpoint& checkpoint);
+Result<recipe::Model> describe_xglm(Checkpoint& checkpoint);
+Result<recipe::Model> describe_xlm(Checkpoint& checkpoint);
 
 std::span<const Family> families() {
   static constexpr auto kFamilies = std::to_array<Family>({
+      {"bart", "bart", "", describe_bart},
       {"bloom", "bloom", "bloom", describe_bloom},
       {"cohere", "cohere", "command-r", describe_cohere},
       {"cohere2", "cohere2", "cohere2", describe_cohere2},
+      {"ctrl", "ctrl", "", describe_ctrl},
       {"falcon", "falcon", "", describe_falcon},
       {"gemma", "gemma", "gemma", describe_gemma},
       {"gemma2", "gemma2", "gemma2", describe_gemma2},
@@ -44,16 +56,19 @@ std::span<const Family> families() {
       {"glm", "glm", "", describe_glm},
       {"glm4", "glm4", "", describe_glm4},
       {"gpt2", "gpt2", "gpt2", describe_gpt2},
-      {"gptj", "gptj", "", describe_gptj},
       {"gpt_neox", "gpt_neox", "gptneox", describe_gpt_neox},
+      {"gptj", "gptj", "", describe_gptj},
       {"granite", "granite", "granite", describe_granite},
       {"llama", "llama", "llama", describe_llama},  // in GGUF also Mistral's
+      {"marian", "marian", "", describe_marian},
+      {"mbart", "mbart", "", describe_mbart},
       {"ministral3", "ministral3", "", describe_ministral3},
       {"mistral", "mistral", "", describe_mistral},
       {"mixtral", "mixtral", "", describe_mixtral},
       {"mpt", "mpt", "mpt", describe_mpt},
       {"olmo", "olmo", "olmo", describe_olmo},
       {"olmo2", "olmo2", "olmo2", describe_olmo2},
+      {"pegasus", "pegasus", "", describe_pegasus},
       {"persimmon", "persimmon", "", describe_persimmon},
       {"phi", "phi", "phi2", describe_phi},
       {"phi3", "phi3", "phi3", describe_phi3},
@@ -61,6 +76,11 @@ std::span<const Family> families() {
       {"qwen3", "qwen3", "qwen3", describe_qwen3},
       {"smollm3", "smollm3", "smollm3", describe_smollm3},
       {"starcoder2", "starcoder2", "starcoder2", describe_starcoder2},
+      {"t5", "t5", "", describe_t5},
+      {"transformer", "transformer", "", describe_transformer},
+      {"umt5", "umt5", "", describe_umt5},
+      {"xglm", "xglm", "", describe_xglm},
+      {"xlm", "xlm", "", describe_xlm},
   });
   return kFamilies;
 }

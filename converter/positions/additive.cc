@@ -23,14 +23,13 @@ std::vector<double> frequencies(const SinusoidPlan& plan) {
 
 }  // namespace
 
-std::vector<float> bake_sinusoids(const SinusoidPlan& plan, uint64_t context) {
+std::vector<float> bake_sinusoids(const SinusoidPlan& plan, uint64_t first, uint64_t rows) {
   const std::vector<double> rates = frequencies(plan);
   const bool interleaved = plan.layout == SinusoidLayout::kInterleaved;
-  const uint64_t rows = plan.row_offset + context;
   std::vector<float> table(rows * plan.width);
-  for (uint64_t row = 0; row < rows; ++row) {
+  for (uint64_t row = first; row < first + rows; ++row) {
     if (row == plan.zero_row) continue;
-    float* values = table.data() + row * plan.width;
+    float* values = table.data() + (row - first) * plan.width;
     for (size_t i = 0; i < rates.size(); ++i) {
       const double angle = static_cast<double>(row) * rates[i];
       const size_t cosine = interleaved ? 2 * i + 1 : rates.size() + i;

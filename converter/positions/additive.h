@@ -22,11 +22,13 @@ struct SinusoidPlan {
   uint32_t width = 0;                // kSpread: at least 4
   uint32_t row_offset = 0;           // row of position 0
   std::optional<uint32_t> zero_row;  // the padding token's row
+
+  bool operator==(const SinusoidPlan&) const = default;
 };
 
-// Table [row_offset + context, width]. Angles are formed in double; kSpread's frequencies are first
-// rounded to float, as the references have them.
-std::vector<float> bake_sinusoids(const SinusoidPlan& plan, uint64_t context);
+// Rows [first, first + rows) of the table, [rows, width]. Angles are formed in double; kSpread's
+// frequencies are first rounded to float, as the references have them.
+std::vector<float> bake_sinusoids(const SinusoidPlan& plan, uint64_t first, uint64_t rows);
 
 }  // namespace volvelle
 

@@ -8,12 +8,13 @@
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "converter/positions/additive.h"
 #include "converter/positions/alibi.h"
-#include "converter/positions/buckets.h"
+#include "runtime/distance_buckets.h"
 
 namespace volvelle {
 namespace {
@@ -137,7 +138,7 @@ TEST_CASE("sinusoids are the reference's in every layout") {
                       .row_offset = record.at("row_offset")};
     if (!record.at("zero_row").is_null()) plan.zero_row = record.at("zero_row");
     const uint64_t rows = record.at("rows");
-    const std::vector<float> table = bake_sinusoids(plan, rows - plan.row_offset);
+    const std::vector<float> table = bake_sinusoids(plan, 0, rows);
     const auto expected = record.at("table").get<std::vector<float>>();
     REQUIRE(table.size() == expected.size());
     // The reference forms spread angles, up to 40, in float.
@@ -151,12 +152,14 @@ TEST_CASE("sinusoids are the reference's in every layout") {
 
 TEST_CASE("a row of zeros is where it is asked for, and position 0 at its offset") {
   const SinusoidPlan plan{SinusoidLayout::kSpread, 9, 2, 1};
-  const std::vector<float> table = bake_sinusoids(plan, 3);
+  const std::vector<float> table = bake_sinusoids(plan, 0, 5);
   REQUIRE(table.size() == 5 * 9);
   for (size_t i = 0; i < 9; ++i) CHECK(table[9 + i] == 0);
   CHECK(table[2 * 9] == static_cast<float>(std::sin(2.0)));
   CHECK(table[2 * 9 + 4] == static_cast<float>(std::cos(2.0)));
   for (size_t row = 0; row < 5; ++row) CHECK(table[row * 9 + 8] == 0);  // odd width
+  const std::vector<float> later = bake_sinusoids(plan, 3, 2);
+  CHECK(std::ranges::equal(later, std::span(table).subspan(3 * 9)));
 }
 
 }  // namespace

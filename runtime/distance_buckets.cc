@@ -1,4 +1,4 @@
-#include "converter/positions/buckets.h"
+#include "runtime/distance_buckets.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,8 +1,8 @@
 // T5's relative positions: distances share learned biases, exactly when short, by logarithm when
 // long, and beyond a last distance all alike. Raffel et al. 2019, arXiv:1910.10683, section 2.1.
 
-#ifndef VOLVELLE_CONVERTER_POSITIONS_BUCKETS_H_
-#define VOLVELLE_CONVERTER_POSITIONS_BUCKETS_H_
+#ifndef VOLVELLE_RUNTIME_DISTANCE_BUCKETS_H_
+#define VOLVELLE_RUNTIME_DISTANCE_BUCKETS_H_
 
 #include <cstdint>
 #include <span>
@@ -11,7 +11,7 @@
 namespace volvelle {
 
 struct BucketPlan {
-  uint32_t buckets = 32;        // even, at least 4 (bidirectional: a multiple of 4)
+  uint32_t buckets = 32;        // at least 2 (bidirectional: even, at least 4)
   uint32_t max_distance = 128;  // above buckets / 2 (bidirectional: above buckets / 4)
   bool bidirectional = false;   // half of the buckets are for keys that follow the query
 };
@@ -31,4 +31,4 @@ std::vector<float> expand_buckets(const BucketPlan& plan, std::span<const float>
 
 }  // namespace volvelle
 
-#endif  // VOLVELLE_CONVERTER_POSITIONS_BUCKETS_H_
+#endif  // VOLVELLE_RUNTIME_DISTANCE_BUCKETS_H_

@@ -1,0 +1,90 @@
+// The decoder of the original Transformer, with its sinusoids (Vaswani et al. 2017,
+// arXiv:1706.03762) or with the relative positions of Shaw et al. 2018 (arXiv:1803.02155). No
+// library has given this model a configuration; tests/goldens/decoders.py states the one read here,
+// which calls tensors as CTranslate2 does.
+
+#include <cmath>
+
+#include "converter/families/decoder.h"
+#include "converter/families/family.h"
+
+namespace volvelle {
+namespace {
+
+constexpr DecoderNames kNames = {
+    .embedding = "decoder.embeddings",
+    .head = "decoder.projection",
+    .block = "decoder.layers",
+    .attention_norm = "self_attention.layer_norm",
+    .qkv = "self_attention.linear_0",
+    .output = "self_attention.linear_1",
+    .feed_forward_norm = "ffn.layer_norm",
+    .up = "ffn.linear_0",
+    .down = "ffn.linear_1",
+};
+
+void read_sinusoids(Config& config, Decoder& decoder) {
+  const std::string layout = config.text("sinusoid_layout", "interleaved");
+  if (layout != "interleaved" && layout != "halves") {
+    config.refuse("sinusoid_layout", "is \"{}\", neither interleaved nor halves", layout);
+  }
+  decoder.sinusoids = SinusoidPlan{
+      .layout = layout == "halves" ? SinusoidLayout::kHalves : SinusoidLayout::kInterleaved,
+      .width = static_cast<uint32_t>(decoder.width)};
+}
+
+void read_relative(Config& config, Decoder& decoder) {
+  const double clip = config.number("max_relative_positions");
+  if (!(clip >= 0 && clip < 1e6 && clip == std::floor(clip))) {
+    config.refuse("max_relative_positions", "is {}, no distance to clip at and not 0", clip);
+    return;
+  }
+  // 0: distances are not clipped, and positions end where the tables do.
+  decoder.relative =
+      RelativeShape{.clip_distance = clip == 0 ? decoder.context - 1 : static_cast<uint64_t>(clip),
+                    .unclipped = clip == 0};
+  decoder.names.relative_key = "self_attention.relative_position_keys";
+  if (config.flag("relative_position_values", true)) {
+    decoder.names.relative_value = "self_attention.relative_position_values";
+  }
+}
+
+}  // namespace
+
+Result<recipe::Model> describe_transformer(Checkpoint& checkpoint) {
+  Config& config = checkpoint.config;
+  VOLVELLE_ASSIGN_OR_RETURN(Decoder decoder,
+                            read_decoder(checkpoint, {.kv_heads = nullptr,
+                                                      .norm = file::NormKind::layer,
+                                                      .epsilon = "layer_norm_eps",
+                                                      .default_epsilon = 1e-5,
+                                                      .default_activation = "relu",
+                                                      .head_dim = false,
+                                                      .rotary = false}));
+  decoder.names = kNames;
+  const std::string positions = config.text("position_type", "sinusoidal");
+  if (positions == "sinusoidal") {
+    read_sinusoids(config, decoder);
+  } else if (positions == "relative") {
+    read_relative(config, decoder);
+  } else {
+    config.refuse("position_type", "is \"{}\", neither sinusoidal nor relative", positions);
+  }
+  if (config.flag("pre_norm", false)) {
+    decoder.names.final_norm = "decoder.layer_norm";
+  } else {
+    decoder.residual = file::Residual::post_norm;
+  }
+  if (config.flag("scale_embedding", true)) {
+    decoder.embedding_scale = std::sqrt(static_cast<double>(decoder.width));
+  }
+  decoder.norm_bias = Bias::kRequired;
+  decoder.query_key_value_bias = Bias::kRequired;
+  decoder.output_bias = Bias::kRequired;
+  decoder.feed_forward_bias = Bias::kRequired;
+  decoder.head_bias = Bias::kIfPresent;
+  decoder.plain_feed_forward = true;
+  return build(checkpoint, decoder);
+}
+
+}  // namespace volvelle
