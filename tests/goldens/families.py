@@ -477,8 +477,8 @@ def scaled_cases():
     def command(scaling, **keys):
         return cohere("CohereForCausalLM", "cohere", use_qk_norm=False, head_dim=ABSENT,
                       hidden_size=48, num_attention_heads=3, num_key_value_heads=1,
-                      intermediate_size=32, vocab_size=80, rope_theta=1000.0,
-                      rope_scaling=scaling, layer_norm_eps=1e-5, **keys)
+                      intermediate_size=32, vocab_size=80, rope_scaling=scaling,
+                      layer_norm_eps=1e-5, **{"rope_theta": 1000.0} | keys)
 
     long = {"max_position_embeddings": 32}
     partly = {"full width": full_width}
@@ -515,6 +515,11 @@ def scaled_cases():
                             "short_factor": [1.0, 1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6],
                             "long_factor": [1.0, 1.4, 1.9, 2.7, 3.7, 6.0, 7.0, 8.0]},
                            max_position_embeddings=128)),
+        "cohere_proportional": dict(
+            about="cohere: proportional scaling by 2 on the first half of interleaved pairs",
+            config=command(ABSENT, rope_theta=ABSENT, rope_parameters={
+                "rope_type": "proportional", "rope_theta": 1000.0, "factor": 2.0,
+                "partial_rotary_factor": 0.5})),
         "phi3_longrope_su": dict(
             about="phi3: the model of phi3_longrope, its scaling called su",
             seed="phi3_longrope", prompts={"": 40},
@@ -847,10 +852,10 @@ CASES = {
     "llama4_experts": dict(
         about="llama4 text: one of three experts (its input times its sigmoid) beside a shared "
               "one on the second of two layers; no norm on q and k, no_rope_layers [0, 1], chunks "
-              "of 16",
-        config=llama4(moe_layers=ABSENT, interleave_moe_layer_step=2, num_hidden_layers=2,
-                      use_qk_norm=False, no_rope_layers=[0, 1], attention_chunk_size=16,
-                      rms_norm_eps=1e-5),
+              "of 16, llama3 scaling by 8 from 32",
+        config=llama4(rope_scaling=LLAMA3, moe_layers=ABSENT, interleave_moe_layer_step=2,
+                      num_hidden_layers=2, use_qk_norm=False, no_rope_layers=[0, 1],
+                      attention_chunk_size=16, rms_norm_eps=1e-5),
         faults={"no temperature": setting(attn_temperature_tuning=False),
                 "chunks of 17": setting(attention_chunk_size=17),
                 "two experts": setting(num_experts_per_tok=2)}),
