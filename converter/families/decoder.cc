@@ -97,6 +97,17 @@ class Builder {
       VOLVELLE_ASSIGN_OR_RETURN(recipe::Block block, add_block());
       const bool slides = decoder_.slides && decoder_.slides(layer);
       block.attention.window = static_cast<uint32_t>(slides ? decoder_.window : 0);
+      block.attention.chunked = slides && decoder_.chunked;
+      const bool rotates = !decoder_.rotates || decoder_.rotates(layer);
+      if (decoder_.plain_head_norms && rotates) {
+        block.attention.query_norm =
+            recipe::Norm{.kind = decoder_.norm, .epsilon = static_cast<float>(decoder_.epsilon)};
+        block.attention.key_norm = block.attention.query_norm;
+        block.attention.norm_after_rotation = true;
+      }
+      if (!decoder_.tempered || decoder_.tempered(layer)) {
+        block.attention.temperature = decoder_.temperature;
+      }
       VOLVELLE_ASSIGN_OR_RETURN(block.attention.position, position_of(layer, slides));
       model_.blocks.push_back(std::move(block));
     }
@@ -354,7 +365,6 @@ class Builder {
     attention.soft_cap = static_cast<float>(shape.attention_soft_cap);
     attention.qkv_limit = static_cast<float>(shape.qkv_limit);
     attention.norm_scope = shape.head_norm_scope;
-    attention.temperature = shape.temperature;
     VOLVELLE_ASSIGN_OR_RETURN(attention.qkv,
                               add_linear("attention.qkv", shape.width, query_key_value_rows(),
                                          shape.query_key_value_bias));
@@ -635,6 +645,24 @@ void read_layer_types(Config& config, Decoder& decoder, std::function<bool(uint6
   if (const auto stated = sliding_layers(config, *types, decoder.layers)) {
     decoder.slides = [stated = *stated](uint64_t layer) { return stated[layer]; };
   }
+}
+
+void read_rotating_layers(Config& config, Decoder& decoder) {
+  const uint64_t interval = config.count("no_rope_layer_interval", 4);
+  decoder.rotates = [interval](uint64_t layer) { return (layer + 1) % interval != 0; };
+  // In spite of its name the list says which layers do rotate: 1.
+  const nlohmann::json* listed = config.value("no_rope_layers");
+  if (listed == nullptr || !listed->is_array() || listed->empty()) return;
+  std::vector<bool> rotates;
+  for (const nlohmann::json& one : *listed) {
+    if (one != 0 && one != 1) config.refuse("no_rope_layers", "holds {}", one.dump());
+    rotates.push_back(one == 1);
+  }
+  if (rotates.size() != decoder.layers) {
+    config.refuse("no_rope_layers", "does not speak of {} layers", decoder.layers);
+    rotates.resize(decoder.layers);
+  }
+  decoder.rotates = [rotates](uint64_t layer) { return rotates[layer]; };
 }
 
 Result<recipe::Model> build(Checkpoint& checkpoint, const Decoder& decoder) {

@@ -101,10 +101,12 @@ struct Decoder {
   Bias feed_forward_bias = Bias::kNone;
   Bias head_bias = Bias::kNone;
   file::HeadNormScope head_norm_scope = file::HeadNormScope::head;
+  bool plain_head_norms = false;  // rotated queries and keys are then normed, without weights
 
   uint64_t experts = 0;       // 0: one feed-forward and no router
   uint64_t used_experts = 0;  // by a token
   std::optional<recipe::QueryTemperature> temperature;
+  std::function<bool(uint64_t)> tempered;  // whether a layer's queries are; empty: all
 
   double attention_scale = 0;  // 0: 1 / sqrt(head_dim)
   double attention_soft_cap = 0;
@@ -115,6 +117,7 @@ struct Decoder {
   double logit_soft_cap = 0;
 
   uint64_t window = 0;                   // keys that a sliding layer sees
+  bool chunked = false;                  // of its query's own stretch of so many
   std::function<bool(uint64_t)> slides;  // whether a layer does; empty: none
   // Positions of full and of sliding layers; none: the mask alone tells.
   std::optional<RotaryPlan> rotary;
@@ -177,6 +180,9 @@ void read_layer_windows(Config& config, Decoder& decoder);
 
 // Which layers slide by `layer_types`; without it, those that `slides` names.
 void read_layer_types(Config& config, Decoder& decoder, std::function<bool(uint64_t)> slides);
+
+// Which layers rotate, by `no_rope_layers` or every `no_rope_layer_interval`th not.
+void read_rotating_layers(Config& config, Decoder& decoder);
 
 // Finds the tensors.
 Result<recipe::Model> build(Checkpoint& checkpoint, const Decoder& decoder);

@@ -20,6 +20,7 @@ Result<recipe::Model> describe_gpt_neox(Checkpoint& checkpoint);
 Result<recipe::Model> describe_gptj(Checkpoint& checkpoint);
 Result<recipe::Model> describe_granite(Checkpoint& checkpoint);
 Result<recipe::Model> describe_llama(Checkpoint& checkpoint);
+Result<recipe::Model> describe_llama4(Checkpoint& checkpoint);
 Result<recipe::Model> describe_marian(Checkpoint& checkpoint);
 Result<recipe::Model> describe_mbart(Checkpoint& checkpoint);
 Result<recipe::Model> describe_ministral3(Checkpoint& checkpoint);
@@ -60,6 +61,7 @@ std::span<const Family> families() {
       {"gptj", "gptj", "", describe_gptj},
       {"granite", "granite", "granite", describe_granite},
       {"llama", "llama", "llama", describe_llama},  // in GGUF also Mistral's
+      {"llama4", "llama4_text", "", describe_llama4},
       {"marian", "marian", "", describe_marian},
       {"mbart", "mbart", "", describe_mbart},
       {"ministral3", "ministral3", "", describe_ministral3},
