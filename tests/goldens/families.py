@@ -849,16 +849,6 @@ CASES = {
                 "chunks of 13": setting(attention_chunk_size=13),
                 "all rotate": without_layer_types,
                 "no norm on q and k": setting(use_qk_norm=False)}),
-    "llama4_experts": dict(
-        about="llama4 text: one of three experts (its input times its sigmoid) beside a shared "
-              "one on the second of two layers; no norm on q and k, no_rope_layers [0, 1], chunks "
-              "of 16, llama3 scaling by 8 from 32",
-        config=llama4(rope_scaling=LLAMA3, moe_layers=ABSENT, interleave_moe_layer_step=2,
-                      num_hidden_layers=2, use_qk_norm=False, no_rope_layers=[0, 1],
-                      attention_chunk_size=16, rms_norm_eps=1e-5),
-        faults={"no temperature": setting(attn_temperature_tuning=False),
-                "chunks of 17": setting(attention_chunk_size=17),
-                "two experts": setting(num_experts_per_tok=2)}),
     "llama_linear": dict(
         about="llama: linear scaling by 4, spelled `type`",
         config=scaled({"type": "linear", "factor": 4.0})),
