@@ -489,8 +489,12 @@ void read_hugging_face(Config& config, const DecoderKeys& keys, Decoder& decoder
                                    : config.count(keys.feed_forward_width, 4 * decoder.width);
   decoder.context = keys.default_context != 0 ? config.count(keys.context, keys.default_context)
                                               : config.count(keys.context);
-  decoder.epsilon = keys.default_epsilon != 0 ? config.number(keys.epsilon, keys.default_epsilon)
-                                              : config.number(keys.epsilon);
+  if (keys.epsilon == nullptr) {
+    decoder.epsilon = keys.default_epsilon;
+  } else {
+    decoder.epsilon = keys.default_epsilon != 0 ? config.number(keys.epsilon, keys.default_epsilon)
+                                                : config.number(keys.epsilon);
+  }
   config.flag("tie_word_embeddings", false);  // the tensors decide
   if (keys.activation != nullptr) {
     read_activation(config, keys.activation, keys.default_activation, decoder);

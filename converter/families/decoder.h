@@ -126,7 +126,7 @@ struct DecoderKeys {
   const char* context = "max_position_embeddings";
   uint64_t default_context = 0;  // 0: must be stated
   file::NormKind norm = file::NormKind::rms;
-  const char* epsilon = "rms_norm_eps";
+  const char* epsilon = "rms_norm_eps";   // null: the family knows
   double default_epsilon = 0;             // 0: must be stated
   const char* activation = "hidden_act";  // null: the family knows
   const char* default_activation = "silu";

@@ -37,7 +37,7 @@ Result<recipe::Model> describe_starcoder2(Checkpoint& checkpoint);
 
 std::span<const Family> families() {
   static constexpr auto kFamilies = std::to_array<Family>({
-      {"baichuan", "baichuan", "", describe_baichuan},
+      {"baichuan", "baichuan", "baichuan", describe_baichuan},
       {"bloom", "bloom", "bloom", describe_bloom},
       {"cohere", "cohere", "command-r", describe_cohere},
       {"cohere2", "cohere2", "cohere2", describe_cohere2},

@@ -37,7 +37,7 @@ Result<recipe::Model> describe_opt(Checkpoint& checkpoint) {
                             read_decoder(checkpoint, {.kv_heads = nullptr,
                                                       .feed_forward_width = "ffn_dim",
                                                       .norm = file::NormKind::layer,
-                                                      .epsilon = "layer_norm_eps",
+                                                      .epsilon = nullptr,
                                                       .default_epsilon = 1e-5,
                                                       .activation = "activation_function",
                                                       .default_activation = "relu",
