@@ -529,8 +529,8 @@ Result<void> read_gguf(Checkpoint& checkpoint, const DecoderKeys& keys, Decoder&
   if (config.count("attention.value_length", decoder.head_dim) != decoder.head_dim) {
     config.refuse("attention.value_length", "differs from the keys', which is not implemented");
   }
-  if (const auto window = config.optional_count("attention.sliding_window")) {
-    decoder.window = *window;
+  if (config.number("attention.sliding_window", 0) != 0) {  // 0 is written for none
+    decoder.window = config.count("attention.sliding_window");
     decoder.slides = [](uint64_t) { return true; };
   }
   VOLVELLE_RETURN_IF_ERROR(config.status());

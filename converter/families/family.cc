@@ -45,7 +45,7 @@ std::span<const Family> families() {
       {"gemma", "gemma", "gemma", describe_gemma},
       {"gemma2", "gemma2", "gemma2", describe_gemma2},
       {"gemma3", "gemma3_text", "gemma3", describe_gemma3},
-      {"glm", "glm", "", describe_glm},
+      {"glm", "glm", "chatglm", describe_glm},
       {"glm4", "glm4", "glm4", describe_glm4},
       {"gpt2", "gpt2", "gpt2", describe_gpt2},
       {"gptj", "gptj", "", describe_gptj},

@@ -16,6 +16,7 @@ Result<Decoder> read_glm(Checkpoint& checkpoint) {
   decoder.sliding_rotary->pairing = Pairing::kInterleaved;
   if (checkpoint.gguf()) {
     decoder.query_key_value_bias = Bias::kIfPresent;
+    if (checkpoint.optional("blk.0.attn_qkv.weight") != nullptr) decoder.names.qkv = "attn_qkv";
     return decoder;
   }
   const bool biased = checkpoint.config.flag("attention_bias", false);

@@ -730,6 +730,18 @@ TEST_CASE("Baichuan 2's head has rows of unit length and is its own even if it i
   CHECK(describe_tiny(settings, tensors(false)).error().contains("lm_head.weight is missing"));
 }
 
+TEST_CASE("a window of 0 in GGUF is none") {
+  json settings = tiny_gguf_settings("llama");
+  settings["llama.attention.sliding_window"] = 0;
+  const Described none = describe_tiny_gguf("llama", settings, tiny_gguf_tensors());
+  REQUIRE(none.error() == "");
+  CHECK(none.model->blocks[0].attention.window == 0);
+  settings["llama.attention.sliding_window"] = 16;
+  const Described some = describe_tiny_gguf("llama", settings, tiny_gguf_tensors());
+  REQUIRE(some.error() == "");
+  CHECK(some.model->blocks[0].attention.window == 16);
+}
+
 TEST_CASE("GGUF's Baichuan with layers of neither size is refused") {
   CHECK(describe_tiny_gguf("baichuan", tiny_gguf_settings("baichuan"), tiny_gguf_tensors())
             .error()

@@ -277,6 +277,10 @@ CASES = {
         config=hf.gated("SmolLM3ForCausalLM", "smollm3", num_hidden_layers=4, rope_theta=5000.0,
                         intermediate_size=32, tie_word_embeddings=True, pad_token_id=0),
         faults={"all rotate": hf.without_layer_types}),
+    "gguf_chatglm": dict(
+        arch="chatglm", about="GGUF, chatglm: 6 of 12 rotate, interleaved; biases on q, k and v, "
+                              "fused gate and up",
+        config=hf.glm("GlmForCausalLM", "glm", rms_norm_eps=0.02)),
     "gguf_glm4": dict(
         arch="glm4", about="GGUF, glm4: 6 of 12 rotate, interleaved; biases on q, k and v, fused "
                            "gate and up, norms after the branches",
