@@ -52,7 +52,7 @@ std::span<const Family> families() {
       {"gpt_neox", "gpt_neox", "gptneox", describe_gpt_neox},
       {"granite", "granite", "granite", describe_granite},
       {"llama", "llama", "llama", describe_llama},  // in GGUF also Mistral's and Mixtral's
-      {"ministral3", "ministral3", "", describe_ministral3},
+      {"ministral3", "ministral3", "mistral3", describe_ministral3},
       {"mistral", "mistral", "", describe_mistral},
       {"mixtral", "mixtral", "", describe_mixtral},
       {"mpt", "mpt", "mpt", describe_mpt},

@@ -730,6 +730,39 @@ TEST_CASE("Baichuan 2's head has rows of unit length and is its own even if it i
   CHECK(describe_tiny(settings, tensors(false)).error().contains("lm_head.weight is missing"));
 }
 
+TEST_CASE("GGUF's Ministral 3 says how queries grow, and from where, only with YaRN") {
+  json settings = tiny_gguf_settings("mistral3");
+  settings.update({{"mistral3.rope.scaling.type", "yarn"},
+                   {"mistral3.rope.scaling.factor", 4.0},
+                   {"mistral3.rope.scaling.original_context_length", 16},
+                   {"mistral3.rope.scaling.yarn_log_multiplier", 1.0},
+                   {"mistral3.attention.temperature_scale", 0.1}});
+  const auto error = [](const json& altered) {
+    return describe_tiny_gguf("mistral3", altered, tiny_gguf_tensors()).error();
+  };
+  const Described described = describe_tiny_gguf("mistral3", settings, tiny_gguf_tensors());
+  REQUIRE(described.error() == "");
+  const auto& temperature = described.model->blocks[1].attention.temperature;
+  REQUIRE(temperature.has_value());
+  CHECK(temperature->strength == 0.1f);
+  CHECK(temperature->period == 16);
+  CHECK(rotary_of(described).scaling.mscale == 1);
+  CHECK(rotary_of(described).scaling.mscale_all_dim == 1);
+
+  json wrong = settings;
+  wrong["mistral3.rope.scaling.type"] = "linear";
+  CHECK(error(wrong).contains("mistral3.rope.scaling.type is \"linear\"; only \"yarn\""));
+  wrong = settings;
+  wrong["mistral3.rope.scaling.attn_factor"] = 0.5;
+  CHECK(error(wrong).contains("mistral3.rope.scaling.attn_factor"));
+  wrong = settings;
+  wrong["mistral3.rope.scaling.yarn_log_multiplier"] = -1.0;
+  CHECK(error(wrong).contains("mistral3.rope.scaling.yarn_log_multiplier is below 0"));
+  wrong = settings;
+  wrong.erase("mistral3.rope.scaling.original_context_length");
+  CHECK(error(wrong).contains("mistral3.rope.scaling.original_context_length is missing"));
+}
+
 TEST_CASE("a window of 0 in GGUF is none") {
   json settings = tiny_gguf_settings("llama");
   settings["llama.attention.sliding_window"] = 0;

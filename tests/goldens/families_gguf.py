@@ -10,8 +10,8 @@ the reference is the torch model of the very values that the file holds. Tensors
     gpt2                      matrices transposed; `output` repeats the embedding
     gptneox, bloom            rows of q, k and v, together for each head, become [q | k | v]
     falcon                    likewise, from groups of query heads with one k and one v
-    llama, baichuan, granite,
-    olmo, smollm3             rows of q and k from half pairing to interleaved
+    llama, mistral3, baichuan,
+    granite, olmo, smollm3    rows of q and k from half pairing to interleaved
     gemma, gemma2, gemma3     norms hold 1 + w
     llama with experts        experts stacked
     stablelm                  norms of q's and k's heads stacked
@@ -69,7 +69,7 @@ def rearranged(arch, config, state):
                     1 if config.multi_query else heads
                 queries = heads // groups
             x = regrouped(x, groups, queries, head_dim)
-        elif arch in ("llama", "baichuan", "granite", "olmo", "smollm3") and \
+        elif arch in ("llama", "mistral3", "baichuan", "granite", "olmo", "smollm3") and \
                 (part := re.search(r"(q|k)_proj", name)):
             x = permute(x, heads if part[1] == "q" else kv_heads)
         elif arch.startswith("gemma") and "norm" in name:
@@ -303,6 +303,17 @@ CASES = {
                                "transformers' llama",
         config=hf.gated("LlamaForCausalLM", "llama", **DEEP, num_hidden_layers=40),
         alibi_heads=3),
+    "gguf_mistral3": dict(
+        arch="mistral3", about="GGUF, mistral3: q grows with its position (temperature_scale 0.4, "
+                               "steps of 16), YaRN by 4 from 16 with yarn_log_multiplier 1; rows "
+                               "of q and k permuted",
+        config=hf.ministral3({}),
+        keys=dict(add_rope_scaling_type=YARN, add_rope_scaling_factor=4.0,
+                  add_rope_scaling_orig_ctx_len=16, add_rope_scaling_yarn_log_mul=1.0,
+                  add_rope_scaling_yarn_beta_fast=32.0, add_rope_scaling_yarn_beta_slow=1.0,
+                  add_attn_temperature_scale=0.4),
+        faults={"q as it is": hf.setting_dial(llama_4_scaling_beta=0.0),
+                "yarn's own factor": hf.setting_dial(mscale=None, mscale_all_dim=None)}),
     "gguf_llama_linear": dict(
         arch="llama", about="GGUF, llama: linear scaling by 4",
         config=hf.scaled({"type": "linear", "factor": 4.0}),
