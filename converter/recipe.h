@@ -30,6 +30,7 @@ struct Part {
   bool transposed = false;  // the source is stored [inputs, outputs]
   bool reversed = false;    // the source's last row comes first
   float plus = 0;           // added to every value: norms that are stored less one
+  bool unit = false;        // rows are divided by their lengths
 };
 
 enum class Use {
@@ -168,12 +169,14 @@ struct Model {
   std::vector<Tensor> tensors;
   std::vector<PositionPlan> positions;  // no two alike
   int embedding = -1;
+  std::optional<Linear> embedding_projection;  // from the embedding's width to the model's
   float embedding_scale = 1;
   int position = -1;  // a table that is added to embeddings
   std::optional<Norm> embedding_norm;
   std::vector<Block> blocks;
   std::optional<Norm> final_norm;
-  Linear head;  // shares the embedding's tensor when tied
+  std::optional<Linear> head_projection;  // and back, before the head
+  Linear head;                            // shares the embedding's tensor when tied
   float logit_scale = 1;
   float logit_soft_cap = 0;
 };

@@ -133,6 +133,10 @@ Offset<file::Linear> add(FlatBufferBuilder& builder, const recipe::Linear& linea
   return file::CreateLinear(builder, linear.weight, linear.bias);
 }
 
+Offset<file::Linear> add(FlatBufferBuilder& builder, const std::optional<recipe::Linear>& linear) {
+  return linear ? add(builder, *linear) : Offset<file::Linear>();
+}
+
 Offset<file::Attention> add(FlatBufferBuilder& builder, const recipe::Attention& attention) {
   const auto qkv = add(builder, attention.qkv);
   const auto output = add(builder, attention.output);
@@ -200,7 +204,9 @@ Offset<file::Stack> add_stack(FlatBufferBuilder& builder, const recipe::Model& m
   for (const recipe::Block& block : model.blocks) blocks.push_back(add(builder, block));
   const auto block_list = builder.CreateVector(blocks);
   const auto embedding_norm = add(builder, model.embedding_norm);
+  const auto embedding_projection = add(builder, model.embedding_projection);
   const auto final_norm = add(builder, model.final_norm);
+  const auto head_projection = add(builder, model.head_projection);
   const auto head = add(builder, model.head);
   file::StackBuilder stack(builder);
   stack.add_kind(file::StackKind::decoder);
@@ -214,6 +220,8 @@ Offset<file::Stack> add_stack(FlatBufferBuilder& builder, const recipe::Model& m
   stack.add_embedding_scale(model.embedding_scale);
   stack.add_position(model.position);
   stack.add_embedding_norm(embedding_norm);
+  stack.add_embedding_projection(embedding_projection);
+  stack.add_head_projection(head_projection);
   stack.add_logit_scale(model.logit_scale);
   stack.add_logit_soft_cap(model.logit_soft_cap);
   return stack.Finish();

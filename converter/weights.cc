@@ -1,6 +1,7 @@
 #include "converter/weights.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <span>
 #include <vector>
@@ -55,6 +56,18 @@ void reverse_rows(std::span<float> values, uint64_t columns) {
   }
 }
 
+// Divides each row by its length; rows of zeros stay.
+void to_unit_length(uint64_t columns, std::span<float> values) {
+  for (size_t first = 0; first < values.size(); first += columns) {
+    const std::span<float> row = values.subspan(first, columns);
+    double squares = 0;
+    for (const float value : row) squares += double{value} * value;
+    if (squares == 0) continue;
+    const double length = std::sqrt(squares);
+    for (float& value : row) value = static_cast<float>(value / length);
+  }
+}
+
 // All of a vector, whatever its shape in the source, and of it those elements that `slice` wants.
 Result<void> read_vector(const TensorSource& source, const Slice& slice, Scratch& scratch) {
   const SourceTensor& tensor = *slice.part->source;
@@ -103,6 +116,7 @@ Result<std::span<const float>> read_slice(const TensorSource& source, const Slic
   if (part.plus != 0) {
     for (float& value : scratch.values) value += part.plus;
   }
+  if (part.unit) to_unit_length(columns, scratch.values);
   if (part.head_rows == 0) return scratch.values;
   scratch.reordered.resize(scratch.values.size());
   to_half_order(scratch.values, slice.part->head_rows, columns, scratch.reordered.data());

@@ -14,11 +14,13 @@ constexpr int kDepthLimit = 8;
 
 // Keys that say how a model was trained, stored or is used, and nothing about what it computes.
 // Tokens and generation defaults are read elsewhere.
-constexpr std::array<std::string_view, 51> kHarmless = {
+constexpr std::array<std::string_view, 58> kHarmless = {
     "_attn_implementation",
     "_attn_implementation_autoset",
     "_commit_hash",
+    "_from_model_config",
     "_name_or_path",
+    "activation_dropout",
     "architectures",
     "attention_dropout",
     "attn_implementation",
@@ -28,6 +30,7 @@ constexpr std::array<std::string_view, 51> kHarmless = {
     "cache_implementation",
     "classifier_dropout",
     "do_sample",
+    "dropout",
     "dtype",
     "embd_pdrop",
     "embedding_dropout",
@@ -36,9 +39,11 @@ constexpr std::array<std::string_view, 51> kHarmless = {
     "hidden_dropout",
     "hidden_dropout_prob",
     "id2label",
+    "init_std",
     "initializer_range",
     "is_llama_config",
     "label2id",
+    "layerdrop",
     "max_length",
     "max_new_tokens",
     "model_type",
@@ -47,6 +52,7 @@ constexpr std::array<std::string_view, 51> kHarmless = {
     "output_attentions",
     "output_hidden_states",
     "pad_token_id",
+    "prefix",
     "problem_type",
     "repetition_penalty",
     "resid_pdrop",
@@ -57,6 +63,7 @@ constexpr std::array<std::string_view, 51> kHarmless = {
     "task_specific_params",
     "temperature",
     "tensor_data_layout",
+    "tokenizer_class",
     "top_k",
     "top_p",
     "torch_dtype",

@@ -76,6 +76,8 @@ struct Rows {
   uint64_t head_rows = 0;  // as in recipe::Part
   uint64_t first = 0;
   uint64_t stored = 0;  // rows that the source matrix has; 0: `outputs`
+  uint64_t stack = 0;   // not 0: the source is a stack of so many matrices, of which this is
+  uint64_t index = 0;   // the one
 };
 
 class Builder {
@@ -109,6 +111,7 @@ class Builder {
         block.attention.temperature = decoder_.temperature;
       }
       VOLVELLE_ASSIGN_OR_RETURN(block.attention.position, position_of(layer, slides));
+      if (decoder_.divided_by_layer) block.attention.scale /= static_cast<float>(layer + 1);
       model_.blocks.push_back(std::move(block));
     }
     prefix_.clear();
@@ -118,6 +121,9 @@ class Builder {
     if (model_.final_norm && decoder_.final_epsilon != 0) {
       model_.final_norm->epsilon = static_cast<float>(decoder_.final_epsilon);
     }
+    VOLVELLE_ASSIGN_OR_RETURN(model_.head_projection,
+                              add_projection("head_projection", names_.head_projection,
+                                             decoder_.width, embedding_width()));
     VOLVELLE_RETURN_IF_ERROR(add_head());
     return std::move(model_);
   }
@@ -189,13 +195,16 @@ class Builder {
   Result<void> add_embedding() {
     const std::string name = std::string(names_.embedding) + ".weight";
     VOLVELLE_ASSIGN_OR_RETURN(embedding_,
-                              checkpoint_.require(name, {decoder_.vocabulary, decoder_.width}));
+                              checkpoint_.require(name, {decoder_.vocabulary, embedding_width()}));
     const uint64_t rows = embedding_->rows();
     if (rows >= kSizeLimit)
       return fail("{}: tensor {} has {} rows", checkpoint_.path(), name, rows);
     model_.vocabulary = static_cast<uint32_t>(rows);
     model_.embedding = add_tensor(
-        {"embedding", recipe::Use::kEmbedding, rows, decoder_.width, {{embedding_, rows}}});
+        {"embedding", recipe::Use::kEmbedding, rows, embedding_width(), {{embedding_, rows}}});
+    VOLVELLE_ASSIGN_OR_RETURN(model_.embedding_projection,
+                              add_projection("embedding_projection", names_.embedding_projection,
+                                             embedding_width(), decoder_.width));
     if (names_.learned_table != nullptr) {
       const std::string table = std::string(names_.learned_table) + ".weight";
       const uint64_t needed = decoder_.learned_offset + decoder_.context;
@@ -212,8 +221,20 @@ class Builder {
     return {};
   }
 
+  uint64_t embedding_width() const {
+    return decoder_.embedding_width != 0 ? decoder_.embedding_width : decoder_.width;
+  }
+
+  // None where the embedding is as wide as the blocks.
+  Result<std::optional<recipe::Linear>> add_projection(const char* name, const char* source,
+                                                       uint64_t inputs, uint64_t outputs) {
+    if (inputs == outputs) return std::optional<recipe::Linear>();
+    const Rows rows[] = {{source, outputs}};
+    return add_linear(name, inputs, rows, Bias::kNone);
+  }
+
   // A head that is absent or equal to the embedding is the embedding, whatever the settings say of
-  // tying.
+  // tying; but rows of unit length are the head's alone.
   Result<void> add_head() {
     const std::string name = std::string(names_.head) + ".weight";
     model_.head.weight = model_.embedding;
@@ -226,13 +247,17 @@ class Builder {
       model_.head.bias = add_tensor(
           {"head.bias", recipe::Use::kVector, 1, model_.vocabulary, {{bias, model_.vocabulary}}});
     }
-    if (checkpoint_.optional(name) == nullptr) return {};
+    if (!decoder_.unit_head && checkpoint_.optional(name) == nullptr) return {};
     VOLVELLE_ASSIGN_OR_RETURN(const SourceTensor* head,
-                              checkpoint_.require(name, {model_.vocabulary, decoder_.width}));
-    VOLVELLE_ASSIGN_OR_RETURN(const bool tied, equal(*embedding_, *head));
-    if (tied) return {};
-    model_.head.weight = add_tensor(
-        {"head", recipe::Use::kHead, head->rows(), decoder_.width, {{head, head->rows()}}});
+                              checkpoint_.require(name, {model_.vocabulary, embedding_width()}));
+    if (!decoder_.unit_head) {
+      VOLVELLE_ASSIGN_OR_RETURN(const bool tied, equal(*embedding_, *head));
+      if (tied) return {};
+    }
+    recipe::Part rows{head, head->rows()};
+    rows.unit = decoder_.unit_head;
+    model_.head.weight =
+        add_tensor({"head", recipe::Use::kHead, head->rows(), embedding_width(), {rows}});
     return {};
   }
 
@@ -268,21 +293,54 @@ class Builder {
     return add_tensor({block_ + name, recipe::Use::kVector, 1, width, {part}});
   }
 
+  // A norm of heads; those that lie apart become one vector.
+  Result<std::optional<recipe::Norm>> add_head_norm(const char* name, const char* source,
+                                                    uint64_t heads) {
+    const bool shared = decoder_.head_norm_scope == file::HeadNormScope::head;
+    const uint64_t width = decoder_.head_dim;
+    if (source == nullptr || !decoder_.head_norms_apart) {
+      return add_norm(name, source, shared ? width : heads * width,
+                      decoder_.head_norm_bias ? decoder_.norm_bias : Bias::kNone);
+    }
+    recipe::Tensor weight{block_ + name + ".weight", recipe::Use::kVector, 1, heads * width, {}};
+    for (uint64_t head = 0; head < heads; ++head) {
+      VOLVELLE_ASSIGN_OR_RETURN(
+          const SourceTensor* part,
+          checkpoint_.require(std::format("{}{}.{}.weight", prefix_, source, head), {width}));
+      weight.parts.push_back({part, width});
+    }
+    return recipe::Norm{.kind = decoder_.norm,
+                        .epsilon = static_cast<float>(decoder_.epsilon),
+                        .weight = add_tensor(std::move(weight))};
+  }
+
   // None where the family has no such norm.
   Result<std::optional<recipe::Norm>> add_norm(const char* name, const char* source,
                                                uint64_t width) {
+    return add_norm(name, source, width, decoder_.norm_bias);
+  }
+
+  Result<std::optional<recipe::Norm>> add_norm(const char* name, const char* source, uint64_t width,
+                                               Bias bias) {
     if (source == nullptr) return std::optional<recipe::Norm>();
     recipe::Norm norm{.kind = decoder_.norm, .epsilon = static_cast<float>(decoder_.epsilon)};
     if (!decoder_.norm_parameters) return norm;
     const std::string path = path_of(source);
     VOLVELLE_ASSIGN_OR_RETURN(norm.weight, add_vector(std::string(name) + ".weight",
                                                       path + ".weight", width, decoder_.norm_plus));
-    if (decoder_.norm_bias == Bias::kRequired ||
-        (decoder_.norm_bias == Bias::kIfPresent && checkpoint_.optional(path + ".bias"))) {
+    if (bias == Bias::kRequired ||
+        (bias == Bias::kIfPresent && checkpoint_.optional(path + ".bias"))) {
       VOLVELLE_ASSIGN_OR_RETURN(norm.bias,
                                 add_vector(std::string(name) + ".bias", path + ".bias", width, 0));
     }
     return norm;
+  }
+
+  Result<const SourceTensor*> require_matrix(const std::string& name, uint64_t rows,
+                                             uint64_t columns, uint64_t stack) {
+    if (stack != 0) return checkpoint_.require(name, {stack, rows, columns});
+    if (decoder_.transposed) return checkpoint_.require(name, {columns, rows});
+    return checkpoint_.require(name, {rows, columns});
   }
 
   // y = x * (rows, one below the other)^T + bias
@@ -294,12 +352,10 @@ class Builder {
     for (const Rows& part : rows) {
       const std::string source = path_of(part.name);
       const uint64_t stored = part.stored != 0 ? part.stored : part.outputs;
-      const auto shape =
-          decoder_.transposed ? std::array{inputs, stored} : std::array{stored, inputs};
       VOLVELLE_ASSIGN_OR_RETURN(const SourceTensor* matrix,
-                                checkpoint_.require(source + ".weight", {shape[0], shape[1]}));
-      weight.parts.push_back(
-          {matrix, part.outputs, part.head_rows, part.first, decoder_.transposed});
+                                require_matrix(source + ".weight", stored, inputs, part.stack));
+      weight.parts.push_back({matrix, part.outputs, part.head_rows,
+                              part.index * stored + part.first, decoder_.transposed});
       weight.rows += part.outputs;
 
       const SourceTensor* vector = nullptr;
@@ -368,13 +424,11 @@ class Builder {
     VOLVELLE_ASSIGN_OR_RETURN(attention.qkv,
                               add_linear("attention.qkv", shape.width, query_key_value_rows(),
                                          shape.query_key_value_bias));
-    const bool shared = shape.head_norm_scope == file::HeadNormScope::head;
-    const auto norm_width = [&](uint64_t heads) { return (shared ? 1 : heads) * shape.head_dim; };
     VOLVELLE_ASSIGN_OR_RETURN(
         attention.query_norm,
-        add_norm("attention.query_norm", names_.query_norm, norm_width(shape.query_heads)));
-    VOLVELLE_ASSIGN_OR_RETURN(attention.key_norm, add_norm("attention.key_norm", names_.key_norm,
-                                                           norm_width(shape.kv_heads)));
+        add_head_norm("attention.query_norm", names_.query_norm, shape.query_heads));
+    VOLVELLE_ASSIGN_OR_RETURN(attention.key_norm,
+                              add_head_norm("attention.key_norm", names_.key_norm, shape.kv_heads));
     const Rows output[] = {{names_.output, shape.width}};
     VOLVELLE_ASSIGN_OR_RETURN(
         attention.output, add_linear("attention.output", shape.query_heads * shape.head_dim, output,
@@ -382,19 +436,26 @@ class Builder {
     return attention;
   }
 
-  Result<recipe::Expert> add_expert() {
+  // Where experts are stacked, that of `index`.
+  Result<recipe::Expert> add_expert(uint64_t index = 0) {
     recipe::Expert expert;
-    VOLVELLE_ASSIGN_OR_RETURN(
-        expert.gate_up, add_linear("feed_forward.gate_up", decoder_.width, feed_forward_rows(),
-                                   decoder_.feed_forward_bias));
-    const Rows down[] = {{names_.down, decoder_.width}};
+    const bool stacked = decoder_.experts != 0 && names_.experts == nullptr;
+    const auto place = [&](Rows rows) {
+      if (stacked) rows.stack = decoder_.experts, rows.index = index;
+      return rows;
+    };
+    std::vector<Rows> gate_up = feed_forward_rows();
+    std::ranges::transform(gate_up, gate_up.begin(), place);
+    VOLVELLE_ASSIGN_OR_RETURN(expert.gate_up, add_linear("feed_forward.gate_up", decoder_.width,
+                                                         gate_up, decoder_.feed_forward_bias));
+    const Rows down[] = {place({names_.down, decoder_.width})};
     VOLVELLE_ASSIGN_OR_RETURN(expert.down,
                               add_linear("feed_forward.down", decoder_.feed_forward_width, down,
                                          decoder_.feed_forward_bias));
     return expert;
   }
 
-  // One expert, or a router and many, whose tensors' names have a number in front.
+  // One expert, or a router and many.
   Result<recipe::FeedForward> add_feed_forward() {
     recipe::FeedForward feed_forward{.activation = decoder_.activation,
                                      .plain = decoder_.plain_feed_forward};
@@ -409,9 +470,9 @@ class Builder {
                                                               router, Bias::kNone));
     const std::string prefix = prefix_, block = block_;
     for (uint64_t e = 0; e < decoder_.experts; ++e) {
-      prefix_ = std::format("{}{}.{}.", prefix, names_.experts, e);
+      if (names_.experts != nullptr) prefix_ = std::format("{}{}.{}.", prefix, names_.experts, e);
       block_ = std::format("{}expert.{}.", block, e);
-      VOLVELLE_ASSIGN_OR_RETURN(recipe::Expert expert, add_expert());
+      VOLVELLE_ASSIGN_OR_RETURN(recipe::Expert expert, add_expert(e));
       feed_forward.experts.push_back(expert);
     }
     prefix_ = prefix;
@@ -490,9 +551,12 @@ void read_hugging_face(Config& config, const DecoderKeys& keys, Decoder& decoder
                                    : config.count(keys.feed_forward_width, 4 * decoder.width);
   decoder.context = keys.default_context != 0 ? config.count(keys.context, keys.default_context)
                                               : config.count(keys.context);
-  decoder.epsilon = keys.epsilon == nullptr     ? keys.default_epsilon
-                    : keys.default_epsilon != 0 ? config.number(keys.epsilon, keys.default_epsilon)
+  if (keys.epsilon == nullptr) {
+    decoder.epsilon = keys.default_epsilon;
+  } else {
+    decoder.epsilon = keys.default_epsilon != 0 ? config.number(keys.epsilon, keys.default_epsilon)
                                                 : config.number(keys.epsilon);
+  }
   config.flag("tie_word_embeddings", false);  // the tensors decide
   if (keys.activation != nullptr) {
     read_activation(config, keys.activation, keys.default_activation, decoder);
@@ -527,8 +591,8 @@ Result<void> read_gguf(Checkpoint& checkpoint, const DecoderKeys& keys, Decoder&
   if (config.count("attention.value_length", decoder.head_dim) != decoder.head_dim) {
     config.refuse("attention.value_length", "differs from the keys', which is not implemented");
   }
-  if (const auto window = config.optional_count("attention.sliding_window")) {
-    decoder.window = *window;
+  if (config.number("attention.sliding_window", 0) != 0) {  // 0 is written for none
+    decoder.window = config.count("attention.sliding_window");
     decoder.slides = [](uint64_t) { return true; };
   }
   VOLVELLE_RETURN_IF_ERROR(config.status());
@@ -600,6 +664,14 @@ void read_attention_bias(Config& config, Decoder& decoder) {
 
 void read_feed_forward_bias(Config& config, Decoder& decoder) {
   decoder.feed_forward_bias = config.flag("mlp_bias", false) ? Bias::kRequired : Bias::kNone;
+}
+
+void read_used_experts(Config& config, const std::string& key, uint64_t fallback,
+                       Decoder& decoder) {
+  decoder.used_experts = fallback != 0 ? config.count(key, fallback) : config.count(key);
+  if (decoder.used_experts > decoder.experts) {
+    config.refuse(key, "exceeds the {} experts", decoder.experts);
+  }
 }
 
 void name_head_norms(const Checkpoint& checkpoint, Decoder& decoder) {

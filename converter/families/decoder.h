@@ -24,6 +24,7 @@ enum class Bias { kNone, kRequired, kIfPresent };
 // stand in a block: after its name and number, or where they hold "#", which is the number.
 struct DecoderNames {
   const char* embedding = nullptr;
+  const char *embedding_projection = nullptr, *head_projection = nullptr;
   const char* embedding_norm = nullptr;
   const char* learned_table = nullptr;
   const char* final_norm = nullptr;
@@ -39,7 +40,9 @@ struct DecoderNames {
   const char* attention_output_norm = nullptr;
   const char* feed_forward_norm = nullptr;
   const char* router = nullptr;
-  const char* experts = nullptr;  // before an expert's number, with which the next three then begin
+  // Before an expert's number, with which the next three then begin; null: each of the three is a
+  // stack of all experts' matrices.
+  const char* experts = nullptr;
   const char *gate = nullptr, *up = nullptr;
   const char* gate_up = nullptr;  // instead of the two
   const char* down = nullptr;
@@ -75,6 +78,7 @@ struct Decoder {
 
   uint64_t vocabulary = 0;  // 0: as many as the embedding has rows
   uint64_t width = 0;
+  uint64_t embedding_width = 0;  // 0: the same
   uint64_t layers = 0;
   uint64_t query_heads = 0;
   uint64_t kv_heads = 0;
@@ -102,19 +106,23 @@ struct Decoder {
   Bias head_bias = Bias::kNone;
   file::HeadNormScope head_norm_scope = file::HeadNormScope::head;
   bool plain_head_norms = false;  // rotated queries and keys are then normed, without weights
+  bool head_norm_bias = true;     // where other norms have one
+  bool head_norms_apart = false;  // each head's is a tensor of its own, named by its number
 
   uint64_t experts = 0;       // 0: one feed-forward and no router
   uint64_t used_experts = 0;  // by a token
   std::optional<recipe::QueryTemperature> temperature;
   std::function<bool(uint64_t)> tempered;  // whether a layer's queries are; empty: all
 
-  double attention_scale = 0;  // 0: 1 / sqrt(head_dim)
+  double attention_scale = 0;     // 0: 1 / sqrt(head_dim)
+  bool divided_by_layer = false;  // that scale, by 1 in the first layer, by 2 in the second …
   double attention_soft_cap = 0;
   double qkv_limit = 0;
   double embedding_scale = 1;
   double branch_scale = 1;
   double logit_scale = 1;
   double logit_soft_cap = 0;
+  bool unit_head = false;  // the head's rows are divided by their lengths
 
   uint64_t window = 0;                   // keys that a sliding layer sees
   bool chunked = false;                  // of its query's own stretch of so many
@@ -143,7 +151,7 @@ struct DecoderKeys {
   const char* context = "max_position_embeddings";
   uint64_t default_context = 0;  // 0: must be stated
   file::NormKind norm = file::NormKind::rms;
-  const char* epsilon = "rms_norm_eps";   // null: not stated
+  const char* epsilon = "rms_norm_eps";   // null: the family knows
   double default_epsilon = 0;             // 0: must be stated
   const char* activation = "hidden_act";  // null: the family knows
   const char* default_activation = "silu";
@@ -168,6 +176,9 @@ void read_activation(Config& config, const std::string& key, const std::string& 
 // and `mlp_bias` say so.
 void read_attention_bias(Config& config, Decoder& decoder);
 void read_feed_forward_bias(Config& config, Decoder& decoder);
+
+// How many of the experts a token goes through; a `fallback` of 0: must be stated.
+void read_used_experts(Config& config, const std::string& key, uint64_t fallback, Decoder& decoder);
 
 // Norms of queries and keys under the names that most families give them.
 void name_head_norms(const Checkpoint& checkpoint, Decoder& decoder);

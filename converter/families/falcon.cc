@@ -22,10 +22,28 @@ constexpr DecoderNames kNames = {
 
 constexpr uint64_t kTrainedContext = 2048;
 
+// Always parallel; a second norm, where there is one, is attention's.
+Result<recipe::Model> describe_gguf(Checkpoint& checkpoint) {
+  VOLVELLE_ASSIGN_OR_RETURN(Decoder decoder,
+                            read_decoder(checkpoint, {.norm = file::NormKind::layer}));
+  decoder.names.qkv = "attn_qkv";
+  decoder.names.feed_forward_norm = nullptr;
+  if (checkpoint.optional("blk.0.attn_norm_2.weight") != nullptr) {
+    decoder.names.attention_norm = "attn_norm_2";
+    decoder.names.feed_forward_norm = "attn_norm";
+  }
+  decoder.norm_bias = Bias::kRequired;
+  decoder.residual = file::Residual::parallel;
+  decoder.activation = file::Activation::gelu_erf;
+  decoder.plain_feed_forward = true;
+  return build(checkpoint, decoder);
+}
+
 }  // namespace
 
 Result<recipe::Model> describe_falcon(Checkpoint& checkpoint) {
   Config& config = checkpoint.config;
+  if (checkpoint.gguf()) return describe_gguf(checkpoint);
   const bool alibi = config.flag("alibi", false);
   VOLVELLE_ASSIGN_OR_RETURN(Decoder decoder,
                             read_decoder(checkpoint, {.kv_heads = nullptr,

@@ -5,6 +5,7 @@
 namespace volvelle {
 
 Result<recipe::Model> describe_bart(Checkpoint& checkpoint);
+Result<recipe::Model> describe_baichuan(Checkpoint& checkpoint);
 Result<recipe::Model> describe_bloom(Checkpoint& checkpoint);
 Result<recipe::Model> describe_cohere(Checkpoint& checkpoint);
 Result<recipe::Model> describe_cohere2(Checkpoint& checkpoint);
@@ -30,12 +31,14 @@ Result<recipe::Model> describe_mpt(Checkpoint& checkpoint);
 Result<recipe::Model> describe_olmo(Checkpoint& checkpoint);
 Result<recipe::Model> describe_olmo2(Checkpoint& checkpoint);
 Result<recipe::Model> describe_pegasus(Checkpoint& checkpoint);
+Result<recipe::Model> describe_opt(Checkpoint& checkpoint);
 Result<recipe::Model> describe_persimmon(Checkpoint& checkpoint);
 Result<recipe::Model> describe_phi(Checkpoint& checkpoint);
 Result<recipe::Model> describe_phi3(Checkpoint& checkpoint);
 Result<recipe::Model> describe_qwen2(Checkpoint& checkpoint);
 Result<recipe::Model> describe_qwen3(Checkpoint& checkpoint);
 Result<recipe::Model> describe_smollm3(Checkpoint& checkpoint);
+Result<recipe::Model> describe_stablelm(Checkpoint& checkpoint);
 Result<recipe::Model> describe_starcoder2(Checkpoint& checkpoint);
 Result<recipe::Model> describe_t5(Checkpoint& checkpoint);
 Result<recipe::Model> describe_transformer(Checkpoint& checkpoint);
@@ -45,31 +48,33 @@ Result<recipe::Model> describe_xlm(Checkpoint& checkpoint);
 
 std::span<const Family> families() {
   static constexpr auto kFamilies = std::to_array<Family>({
+      {"baichuan", "baichuan", "baichuan", describe_baichuan},
       {"bart", "bart", "", describe_bart},
       {"bloom", "bloom", "bloom", describe_bloom},
       {"cohere", "cohere", "command-r", describe_cohere},
       {"cohere2", "cohere2", "cohere2", describe_cohere2},
       {"ctrl", "ctrl", "", describe_ctrl},
-      {"falcon", "falcon", "", describe_falcon},
+      {"falcon", "falcon", "falcon", describe_falcon},
       {"gemma", "gemma", "gemma", describe_gemma},
       {"gemma2", "gemma2", "gemma2", describe_gemma2},
       {"gemma3", "gemma3_text", "gemma3", describe_gemma3},
-      {"glm", "glm", "", describe_glm},
-      {"glm4", "glm4", "", describe_glm4},
+      {"glm", "glm", "chatglm", describe_glm},
+      {"glm4", "glm4", "glm4", describe_glm4},
       {"gpt2", "gpt2", "gpt2", describe_gpt2},
       {"gpt_neox", "gpt_neox", "gptneox", describe_gpt_neox},
       {"gptj", "gptj", "", describe_gptj},
       {"granite", "granite", "granite", describe_granite},
-      {"llama", "llama", "llama", describe_llama},  // in GGUF also Mistral's
+      {"llama", "llama", "llama", describe_llama},  // in GGUF also Mistral's and Mixtral's
       {"llama4", "llama4_text", "", describe_llama4},
       {"marian", "marian", "", describe_marian},
       {"mbart", "mbart", "", describe_mbart},
-      {"ministral3", "ministral3", "", describe_ministral3},
+      {"ministral3", "ministral3", "mistral3", describe_ministral3},
       {"mistral", "mistral", "", describe_mistral},
       {"mixtral", "mixtral", "", describe_mixtral},
       {"mpt", "mpt", "mpt", describe_mpt},
       {"olmo", "olmo", "olmo", describe_olmo},
       {"olmo2", "olmo2", "olmo2", describe_olmo2},
+      {"opt", "opt", "", describe_opt},
       {"pegasus", "pegasus", "", describe_pegasus},
       {"persimmon", "persimmon", "", describe_persimmon},
       {"phi", "phi", "phi2", describe_phi},
@@ -77,6 +82,7 @@ std::span<const Family> families() {
       {"qwen2", "qwen2", "qwen2", describe_qwen2},
       {"qwen3", "qwen3", "qwen3", describe_qwen3},
       {"smollm3", "smollm3", "smollm3", describe_smollm3},
+      {"stablelm", "stablelm", "stablelm", describe_stablelm},
       {"starcoder2", "starcoder2", "starcoder2", describe_starcoder2},
       {"t5", "t5", "", describe_t5},
       {"transformer", "transformer", "", describe_transformer},

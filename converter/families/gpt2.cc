@@ -41,7 +41,7 @@ Result<recipe::Model> describe_gpt2(Checkpoint& checkpoint) {
   decoder.transposed = true;
   config.count("n_ctx", decoder.context);
   if (!config.flag("scale_attn_weights", true)) decoder.attention_scale = 1;
-  config.expect("scale_attn_by_inverse_layer_idx", false);
+  decoder.divided_by_layer = config.flag("scale_attn_by_inverse_layer_idx", false);
   config.flag("reorder_and_upcast_attn", false);  // an order of float operations
   return build(checkpoint, decoder);
 }

@@ -16,10 +16,7 @@ Result<recipe::Model> describe_mixtral(Checkpoint& checkpoint) {
   decoder.names.up = "w3";
   decoder.names.down = "w2";
   decoder.experts = config.count("num_local_experts", 8);
-  decoder.used_experts = config.count("num_experts_per_tok", 2);
-  if (decoder.used_experts > decoder.experts) {
-    config.refuse("num_experts_per_tok", "exceeds the {} experts", decoder.experts);
-  }
+  read_used_experts(config, "num_experts_per_tok", 2, decoder);
   config.number("router_aux_loss_coef", 0);  // of training
   config.number("router_jitter_noise", 0);
   config.flag("output_router_logits", false);

@@ -82,7 +82,7 @@ Result<recipe::Model> describe_transformer(Checkpoint& checkpoint) {
   decoder.query_key_value_bias = Bias::kRequired;
   decoder.output_bias = Bias::kRequired;
   decoder.feed_forward_bias = Bias::kRequired;
-  decoder.head_bias = Bias::kIfPresent;
+  decoder.head_bias = config.flag("tie_word_embeddings", false) ? Bias::kNone : Bias::kRequired;
   decoder.plain_feed_forward = true;
   return build(checkpoint, decoder);
 }

@@ -8,13 +8,13 @@ namespace volvelle {
 
 uint64_t SourceTensor::rows() const {
   if (std::ranges::contains(shape, 0)) return 0;
-  return shape.size() < 2 ? 1 : shape.front();
+  const auto last = shape.empty() ? shape.end() : shape.end() - 1;
+  return std::accumulate(shape.begin(), last, uint64_t{1}, std::multiplies<>());
 }
 
 uint64_t SourceTensor::columns() const {
   if (std::ranges::contains(shape, 0)) return 0;
-  const size_t first = shape.size() < 2 ? 0 : 1;
-  return std::accumulate(shape.begin() + first, shape.end(), uint64_t{1}, std::multiplies<>());
+  return shape.empty() ? 1 : shape.back();
 }
 
 const SourceTensor* TensorSource::find(std::string_view name) const {

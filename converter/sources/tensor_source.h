@@ -23,8 +23,8 @@ struct SourceTensor {
   std::vector<uint64_t>
       shape;  // outermost dimension first, as PyTorch prints it; empty for a scalar
 
-  // As a matrix: the first dimension by the product of the others; a vector is one row. A tensor
-  // without values is 0 by 0.
+  // As a matrix: the product of all dimensions but the last by the last; a vector is one row. A
+  // tensor without values is 0 by 0.
   uint64_t rows() const;
   uint64_t columns() const;
 };

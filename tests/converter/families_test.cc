@@ -4,7 +4,9 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <filesystem>
 
+#include "converter/sources/hf_folder.h"
 #include "tests/converter/tiny_checkpoint.h"
 
 namespace volvelle {
@@ -24,12 +26,12 @@ const RotaryPlan& rotary_of(const Described& described, size_t position = 0) {
 TEST_CASE("an unknown kind of model is answered with those that are known") {
   const std::string error = describe_tiny({{"model_type", "rwkv"}}, tiny_tensors()).error();
   CHECK(error.contains(
-      "model_type \"rwkv\" is not known; known are bloom, cohere, cohere2, falcon,"));
+      "model_type \"rwkv\" is not known; known are baichuan, bart, bloom, cohere, cohere2,"));
   CHECK(describe_tiny(json::object(), tiny_tensors()).error().contains("model_type is missing"));
   CHECK(describe_tiny_gguf("mistral", json::object(), tiny_gguf_tensors())
             .error()
-            .contains("general.architecture \"mistral\" is not known; known are bloom, command-r, "
-                      "cohere2, gemma,"));
+            .contains("general.architecture \"mistral\" is not known; known are baichuan, bloom, "
+                      "command-r, cohere2, falcon,"));
 }
 
 TEST_CASE("positions that are not implemented are refused by name") {
@@ -483,7 +485,7 @@ TEST_CASE("GGUF scalings that are not known are refused by name") {
   CHECK(refused("llama.rope.scaling.yarn_log_multiplier", 0.1).contains("yarn_log_multiplier"));
   CHECK(refused("llama.rope.scaling.attn_factor", 1.2).contains("llama.rope.scaling.attn_factor"));
   CHECK(refused("llama.rope.freq_base_swa", 1e4).contains("llama.rope.freq_base_swa"));
-  CHECK(refused("llama.expert_count", 8).contains("llama.expert_count"));
+  CHECK(refused("llama.expert_count", 8).contains("llama.expert_used_count is missing"));
   CHECK(refused("llama.attention.value_length", 8).contains("llama.attention.value_length"));
   CHECK(refused("llama.attention.head_count_kv", {2, 1}).contains("llama.attention.head_count_kv"));
   CHECK(refused("llama.rope.scaling.type", "none") == "");
@@ -507,6 +509,284 @@ TEST_CASE("GGUF scalings that are not known are refused by name") {
   CHECK(describe_tiny_gguf("llama", tiny_gguf_settings("llama"), std::move(zero))
             .error()
             .contains("rope_freqs"));
+}
+
+// A golden's settings and tensors in memory, to be altered.
+struct Golden {
+  std::string name;
+  json settings;
+  std::vector<std::pair<SourceTensor, std::vector<float>>> tensors;
+
+  Described describe(const json& altered, const std::string& without = "") const {
+    auto source = std::make_unique<MemorySource>();
+    for (const auto& [tensor, values] : tensors) {
+      if (tensor.name != without) source->add(tensor.name, tensor.shape, values);
+    }
+    return describe_tiny(altered, std::move(source));
+  }
+};
+
+Golden golden(const std::string& name) {
+  HfFolder folder = *open_hf_folder("tests/goldens/" + name);
+  Golden result{name, folder.config, {}};
+  for (const SourceTensor& tensor : folder.tensors->tensors()) {
+    std::vector<float> values(tensor.rows() * tensor.columns());
+    (void)folder.tensors->read(tensor, 0, tensor.rows(), values);  // stray ones cannot be read
+    result.tensors.emplace_back(tensor, std::move(values));
+  }
+  return result;
+}
+
+std::vector<Golden> golden_folders() {
+  std::vector<Golden> all;
+  for (const auto& entry : std::filesystem::directory_iterator("tests/goldens")) {
+    if (std::filesystem::exists(entry.path() / "config.json")) {
+      all.push_back(golden(entry.path().filename().string()));
+    }
+  }
+  return all;
+}
+
+TEST_CASE("every family refuses a setting that it does not know, and a missing tensor, by name") {
+  const std::vector<Golden> goldens = golden_folders();
+  REQUIRE(goldens.size() >= 60);
+  for (const Golden& whole : goldens) {
+    CAPTURE(whole.name);
+    json settings = whole.settings;
+    CHECK(whole.describe(settings).error() == "");
+    settings["mystery"] = 2;
+    CHECK(whole.describe(settings).error().contains("config.json: mystery is 2, which family"));
+    const auto unneeded = [&](const std::string& name) {
+      // What older programs stored, and cross-attention that a decoder alone has no use for.
+      for (const char* stray :
+           {"inv_freq", "masked_bias", "attn.bias", "position_ids", "encoder_attn"}) {
+        if (name.contains(stray)) return true;
+      }
+      // Without a head the embedding is the head.
+      for (const char* head : {"lm_head.weight", "embed_out.weight", "projection.weight"}) {
+        if (name.ends_with(head)) return true;
+      }
+      // Sinusoids follow from their layout.
+      const bool computed = whole.name.starts_with("marian") || whole.name == "xlm";
+      return computed && (name.contains("embed_positions") || name.contains("position_embeddings"));
+    };
+    for (const auto& [tensor, values] : whole.tensors) {
+      if (unneeded(tensor.name)) continue;
+      CAPTURE(tensor.name);
+      const std::string error = whole.describe(whole.settings, tensor.name).error();
+      CHECK(error.contains("tensor "));
+      CHECK(error.contains(tensor.name + " is missing"));
+    }
+  }
+}
+
+TEST_CASE("settings of one family are refused in another") {
+  const std::vector<std::tuple<const char*, const char*, json>> wrongs = {
+      {"opt", "layer_norm_eps", 1e-12},
+      {"opt", "rope_theta", 1e4},
+      {"opt", "head_dim", 8},
+      {"opt", "activation_function", "relu6"},
+      {"stablelm", "rotary_scaling_factor", 2.0},
+      {"stablelm", "rms_norm_eps", 1e-5},
+      {"stablelm", "head_dim", 8},
+      {"baichuan_7b", "num_key_value_heads", 2},
+      {"baichuan_13b", "rope_theta", 1e4},
+      {"baichuan_13b", "alibi", true},
+      {"gpt2_scaled_by_layer", "scale_attn_by_inverse_layer_idx", 1}};
+  for (const auto& [name, key, value] : wrongs) {
+    CAPTURE(name);
+    CAPTURE(key);
+    const Golden whole = golden(name);
+    json settings = whole.settings;
+    settings[key] = value;
+    CHECK(whole.describe(settings).error().contains(std::string("config.json: ") + key));
+  }
+  const Golden whole = golden("baichuan_13b");
+  json settings = whole.settings;
+  settings.erase("model_max_length");
+  CHECK(whole.describe(settings).error().contains("model_max_length is missing"));
+}
+
+TEST_CASE("OPT's final norm, biases and norms' parameters may be left out") {
+  const Golden whole = golden("opt");
+  json settings = whole.settings;
+  settings["_remove_final_layer_norm"] = true;
+  CHECK(whole.describe(settings).error().contains("model.decoder.final_layer_norm"));
+  const Described without = [&] {
+    Golden less = whole;
+    std::erase_if(less.tensors, [](const auto& tensor) {
+      return tensor.first.name.starts_with("model.decoder.final_layer_norm");
+    });
+    return less.describe(settings);
+  }();
+  REQUIRE(without.error() == "");
+  CHECK_FALSE(without.model->final_norm.has_value());
+
+  // Galactica's shape.
+  settings = whole.settings;
+  settings["enable_bias"] = false;
+  settings["layer_norm_elementwise_affine"] = false;
+  Golden bare = whole;
+  std::erase_if(bare.tensors, [](const auto& tensor) {
+    return tensor.first.name.contains("layer_norm") || tensor.first.name.ends_with(".bias");
+  });
+  const Described plain = bare.describe(settings);
+  REQUIRE(plain.error() == "");
+  CHECK(plain.model->final_norm->weight == -1);
+  CHECK(plain.model->blocks[1].attention_norm->bias == -1);
+  CHECK(plain.model->blocks[1].attention.qkv.bias == -1);
+}
+
+TEST_CASE("GGUF's experts are slices of a stack, and no more are used than there are") {
+  json settings = tiny_gguf_settings("llama");
+  settings["llama.expert_count"] = 3;
+  settings["llama.expert_used_count"] = 2;
+  const auto tensors = [](uint64_t experts) {
+    auto source = std::make_unique<MemorySource>();
+    const auto plain = tiny_gguf_tensors();
+    for (const SourceTensor& tensor : plain->tensors()) {
+      const bool stacked = tensor.name.contains("ffn_") && !tensor.name.contains("norm");
+      if (!stacked) source->add(tensor.name, tensor.shape);
+    }
+    for (const std::string block : {"blk.0.", "blk.1."}) {
+      source->add(block + "ffn_gate_inp.weight", {3, 16});
+      source->add(block + "ffn_gate_exps.weight", {experts, 24, 16});
+      source->add(block + "ffn_up_exps.weight", {experts, 24, 16});
+      source->add(block + "ffn_down_exps.weight", {experts, 16, 24});
+    }
+    return source;
+  };
+  const Described described = describe_tiny_gguf("llama", settings, tensors(3));
+  REQUIRE(described.error() == "");
+  const recipe::FeedForward& feed_forward = described.model->blocks[1].feed_forward;
+  REQUIRE(feed_forward.experts.size() == 3);
+  CHECK(feed_forward.used == 2);
+  for (uint64_t e = 0; e < 3; ++e) {
+    const auto& gate_up = described.model->tensors[feed_forward.experts[e].gate_up.weight];
+    REQUIRE(gate_up.parts.size() == 2);
+    CHECK(gate_up.parts[0].source->name == "blk.1.ffn_gate_exps.weight");
+    CHECK(gate_up.parts[1].source->name == "blk.1.ffn_up_exps.weight");
+    for (const recipe::Part& part : gate_up.parts) {
+      CHECK(part.first_row == 24 * e);
+      CHECK(part.rows == 24);
+    }
+    const auto& down = described.model->tensors[feed_forward.experts[e].down.weight];
+    CHECK(down.parts[0].first_row == 16 * e);
+    CHECK(down.columns == 24);
+  }
+  CHECK(
+      describe_tiny_gguf("llama", settings, tensors(2))
+          .error()
+          .contains("ffn_gate_exps.weight has the shape [2, 24, 16]; the settings ask for [3, 24, "
+                    "16]"));
+  settings["llama.expert_used_count"] = 4;
+  CHECK(describe_tiny_gguf("llama", settings, tensors(3))
+            .error()
+            .contains("llama.expert_used_count exceeds the 3 experts"));
+}
+
+// A converter of such files writes `true` wherever the checkpoint's settings are silent.
+TEST_CASE("GGUF's StableLM is sequential where it has a second norm, whatever its key claims") {
+  for (const bool second : {true, false}) {
+    json settings = tiny_gguf_settings("stablelm");
+    settings.erase("stablelm.attention.layer_norm_rms_epsilon");
+    settings["stablelm.attention.layer_norm_epsilon"] = 1e-5;
+    settings["stablelm.use_parallel_residual"] = true;
+    auto source = std::make_unique<MemorySource>();
+    const auto plain = tiny_gguf_tensors();
+    for (const SourceTensor& tensor : plain->tensors()) {
+      if (tensor.name.contains("ffn_norm") && !second) continue;
+      source->add(tensor.name, tensor.shape);
+      if (tensor.name.contains("norm")) {
+        source->add(tensor.name.substr(0, tensor.name.size() - 6) + "bias", tensor.shape);
+      }
+    }
+    const Described described = describe_tiny_gguf("stablelm", settings, std::move(source));
+    REQUIRE(described.error() == "");
+    CHECK(described.model->blocks[0].residual ==
+          (second ? file::Residual::sequential : file::Residual::parallel));
+  }
+}
+
+TEST_CASE("Baichuan 2's head has rows of unit length and is its own even if it is the embedding") {
+  const auto tensors = [](bool head) {
+    auto source = std::make_unique<MemorySource>();
+    source->add("model.embed_tokens.weight", {125696, 16}, 1);
+    const auto apart = tiny_tensors();
+    for (const SourceTensor& tensor : apart->tensors()) {
+      const std::string& name = tensor.name;
+      const size_t query = name.find("q_proj");
+      if (query != std::string::npos) {
+        source->add(name.substr(0, query) + "W_pack.weight", {48, 16});
+      } else if (!name.contains("k_proj") && !name.contains("v_proj") && !name.contains("embed")) {
+        source->add(name, tensor.shape);
+      }
+    }
+    if (head) source->add("lm_head.weight", {125696, 16}, 1);
+    return source;
+  };
+  json settings = tiny_settings("baichuan");
+  for (const char* key : {"rope_theta", "head_dim", "num_key_value_heads"}) settings.erase(key);
+  settings["vocab_size"] = 125696;
+  settings["z_loss_weight"] = 0;
+  settings["model_max_length"] = 64;
+  const Described described = describe_tiny(settings, tensors(true));
+  REQUIRE(described.error() == "");
+  REQUIRE(described.model->head.weight != described.model->embedding);
+  CHECK(described.model->tensors[described.model->head.weight].parts[0].unit);
+  CHECK_FALSE(described.model->tensors[described.model->embedding].parts[0].unit);
+  CHECK(describe_tiny(settings, tensors(false)).error().contains("lm_head.weight is missing"));
+}
+
+TEST_CASE("GGUF's Ministral 3 says how queries grow, and from where, only with YaRN") {
+  json settings = tiny_gguf_settings("mistral3");
+  settings.update({{"mistral3.rope.scaling.type", "yarn"},
+                   {"mistral3.rope.scaling.factor", 4.0},
+                   {"mistral3.rope.scaling.original_context_length", 16},
+                   {"mistral3.rope.scaling.yarn_log_multiplier", 1.0},
+                   {"mistral3.attention.temperature_scale", 0.1}});
+  const auto error = [](const json& altered) {
+    return describe_tiny_gguf("mistral3", altered, tiny_gguf_tensors()).error();
+  };
+  const Described described = describe_tiny_gguf("mistral3", settings, tiny_gguf_tensors());
+  REQUIRE(described.error() == "");
+  const auto& temperature = described.model->blocks[1].attention.temperature;
+  REQUIRE(temperature.has_value());
+  CHECK(temperature->strength == 0.1f);
+  CHECK(temperature->period == 16);
+  CHECK(rotary_of(described).scaling.mscale == 1);
+  CHECK(rotary_of(described).scaling.mscale_all_dim == 1);
+
+  json wrong = settings;
+  wrong["mistral3.rope.scaling.type"] = "linear";
+  CHECK(error(wrong).contains("mistral3.rope.scaling.type is \"linear\"; only \"yarn\""));
+  wrong = settings;
+  wrong["mistral3.rope.scaling.attn_factor"] = 0.5;
+  CHECK(error(wrong).contains("mistral3.rope.scaling.attn_factor"));
+  wrong = settings;
+  wrong["mistral3.rope.scaling.yarn_log_multiplier"] = -1.0;
+  CHECK(error(wrong).contains("mistral3.rope.scaling.yarn_log_multiplier is below 0"));
+  wrong = settings;
+  wrong.erase("mistral3.rope.scaling.original_context_length");
+  CHECK(error(wrong).contains("mistral3.rope.scaling.original_context_length is missing"));
+}
+
+TEST_CASE("a window of 0 in GGUF is none") {
+  json settings = tiny_gguf_settings("llama");
+  settings["llama.attention.sliding_window"] = 0;
+  const Described none = describe_tiny_gguf("llama", settings, tiny_gguf_tensors());
+  REQUIRE(none.error() == "");
+  CHECK(none.model->blocks[0].attention.window == 0);
+  settings["llama.attention.sliding_window"] = 16;
+  const Described some = describe_tiny_gguf("llama", settings, tiny_gguf_tensors());
+  REQUIRE(some.error() == "");
+  CHECK(some.model->blocks[0].attention.window == 16);
+}
+
+TEST_CASE("GGUF's Baichuan with layers of neither size is refused") {
+  CHECK(describe_tiny_gguf("baichuan", tiny_gguf_settings("baichuan"), tiny_gguf_tensors())
+            .error()
+            .contains("tiny.gguf: baichuan.block_count is 2; heads turn in models of 32"));
 }
 
 }  // namespace

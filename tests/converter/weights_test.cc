@@ -108,6 +108,31 @@ TEST_CASE("parts lie one below the other, and a part without a source is zeros")
   CHECK(values<float>(written->bytes, written->tensor.data) == std::vector<float>{1, 2, 0, 0, 5});
 }
 
+TEST_CASE("rows come out at unit length where it is asked for, and rows of zeros as they are") {
+  MemorySource source;
+  source.add("head", {3, 2}, std::vector<float>{3, 4, 0, 0, -6e-20f, 8e-20f});
+  recipe::Part part{&source.tensors()[0], 3};
+  part.unit = true;
+  const auto written =
+      write({"head", recipe::Use::kHead, 3, 2, {part}}, file::TensorType::f32, source);
+  REQUIRE(written);
+  CHECK(values<float>(written->bytes, written->tensor.data) ==
+        std::vector<float>{0.6f, 0.8f, 0, 0, -0.6f, 0.8f});
+}
+
+TEST_CASE("rows of a stack of matrices are read wherever they lie in it") {
+  MemorySource source;
+  source.add("stack", {2, 3, 2}, std::vector<float>{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12});
+  CHECK(source.tensors()[0].rows() == 6);
+  CHECK(source.tensors()[0].columns() == 2);
+  recipe::Part part{&source.tensors()[0], 2};
+  part.first_row = 3;
+  const auto written =
+      write({"expert", recipe::Use::kLinear, 2, 2, {part}}, file::TensorType::f32, source);
+  REQUIRE(written);
+  CHECK(values<float>(written->bytes, written->tensor.data) == std::vector<float>{7, 8, 9, 10});
+}
+
 TEST_CASE("slices and threads change nothing in what is quantised") {
   constexpr uint64_t kRows = 1500, kColumns = 333;  // two slices; no multiple of 32
   std::vector<float> weights(kRows * kColumns);

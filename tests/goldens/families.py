@@ -642,6 +642,10 @@ CASES = {
     "opt": dict(
         about="opt: learned positions from row 2, norms first, relu",
         config=opt()),
+    "opt_no_biases": dict(
+        about="opt (Galactica's shape): no biases, norms without weights, gelu",
+        config=opt(enable_bias=False, layer_norm_elementwise_affine=False,
+                   activation_function="gelu")),
     "opt_norms_after": dict(
         about="opt: norms after the branches, no final norm, embeddings of 20 projected to 36 and "
               "back",

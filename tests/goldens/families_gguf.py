@@ -10,8 +10,8 @@ the reference is the torch model of the very values that the file holds. Tensors
     gpt2                      matrices transposed; `output` repeats the embedding
     gptneox, bloom            rows of q, k and v, together for each head, become [q | k | v]
     falcon                    likewise, from groups of query heads with one k and one v
-    llama, granite, olmo,
-    smollm3                   rows of q and k from half pairing to interleaved
+    llama, mistral3, baichuan,
+    granite, olmo, smollm3    rows of q and k from half pairing to interleaved
     gemma, gemma2, gemma3     norms hold 1 + w
     llama with experts        experts stacked
     stablelm                  norms of q's and k's heads stacked
@@ -26,6 +26,7 @@ import numpy as np
 import torch
 from gguf import GGMLQuantizationType as Block
 from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.models.bloom import modeling_bloom
 
 import families as hf
 from make import HERE, attempt, permute
@@ -68,7 +69,7 @@ def rearranged(arch, config, state):
                     1 if config.multi_query else heads
                 queries = heads // groups
             x = regrouped(x, groups, queries, head_dim)
-        elif arch in ("llama", "granite", "olmo", "smollm3") and \
+        elif arch in ("llama", "mistral3", "baichuan", "granite", "olmo", "smollm3") and \
                 (part := re.search(r"(q|k)_proj", name)):
             x = permute(x, heads if part[1] == "q" else kv_heads)
         elif arch.startswith("gemma") and "norm" in name:
@@ -145,6 +146,9 @@ def write(path, arch, model, case):
     writer.close()
 
 
+# Baichuan's sizes are told apart by their layers alone.
+DEEP = dict(hidden_size=12, intermediate_size=16, num_attention_heads=3, num_key_value_heads=ABSENT,
+            vocab_size=64)
 LONG, SHORT = [1.0, 1.9, 3.7, 6.0], [1.0, 1.1, 1.3, 1.5]
 
 CASES = {
@@ -273,6 +277,10 @@ CASES = {
         config=hf.gated("SmolLM3ForCausalLM", "smollm3", num_hidden_layers=4, rope_theta=5000.0,
                         intermediate_size=32, tie_word_embeddings=True, pad_token_id=0),
         faults={"all rotate": hf.without_layer_types}),
+    "gguf_chatglm": dict(
+        arch="chatglm", about="GGUF, chatglm: 6 of 12 rotate, interleaved; biases on q, k and v, "
+                              "fused gate and up",
+        config=hf.glm("GlmForCausalLM", "glm", rms_norm_eps=0.02)),
     "gguf_glm4": dict(
         arch="glm4", about="GGUF, glm4: 6 of 12 rotate, interleaved; biases on q, k and v, fused "
                            "gate and up, norms after the branches",
@@ -285,6 +293,27 @@ CASES = {
                         vocab_size=80),
         keys=dict(add_expert_count=4, add_expert_used_count=2),
         faults={"one expert": setting(num_experts_per_tok=1)}),
+    "gguf_baichuan_7b": dict(
+        arch="baichuan", about="GGUF, baichuan of 32 layers: rotary; rows of q and k permuted; the "
+                               "reference is transformers' llama",
+        config=hf.gated("LlamaForCausalLM", "llama", **DEEP, num_hidden_layers=32)),
+    "gguf_baichuan_13b": dict(
+        arch="baichuan", about="GGUF, baichuan of 40 layers: three heads of ALiBi, which no key "
+                               "mentions; rows of q and k permuted; the reference is "
+                               "transformers' llama",
+        config=hf.gated("LlamaForCausalLM", "llama", **DEEP, num_hidden_layers=40),
+        alibi_heads=3),
+    "gguf_mistral3": dict(
+        arch="mistral3", about="GGUF, mistral3: q grows with its position (temperature_scale 0.4, "
+                               "steps of 16), YaRN by 4 from 16 with yarn_log_multiplier 1; rows "
+                               "of q and k permuted",
+        config=hf.ministral3({}),
+        keys=dict(add_rope_scaling_type=YARN, add_rope_scaling_factor=4.0,
+                  add_rope_scaling_orig_ctx_len=16, add_rope_scaling_yarn_log_mul=1.0,
+                  add_rope_scaling_yarn_beta_fast=32.0, add_rope_scaling_yarn_beta_slow=1.0,
+                  add_attn_temperature_scale=0.4),
+        faults={"q as it is": hf.setting_dial(llama_4_scaling_beta=0.0),
+                "yarn's own factor": hf.setting_dial(mscale=None, mscale_all_dim=None)}),
     "gguf_llama_linear": dict(
         arch="llama", about="GGUF, llama: linear scaling by 4",
         config=hf.scaled({"type": "linear", "factor": 4.0}),
@@ -316,6 +345,8 @@ def make_gguf(name):
             AutoConfig.for_model(config.pop("model_type"), **config), dtype=torch.float32,
             attn_implementation="eager", experts_implementation="eager").eval()
         hf.fill(model, rng)
+        if "alibi_heads" in case:
+            model.slopes = modeling_bloom._get_alibi_slopes(case["alibi_heads"], None)
         rounded(model)
         path = folder / "model.gguf"
 
