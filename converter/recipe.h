@@ -171,12 +171,15 @@ struct Model {
   int embedding = -1;
   std::optional<Linear> embedding_projection;  // from the embedding's width to the model's
   float embedding_scale = 1;
-  int position = -1;  // a table that is added to embeddings
+  int token_types = -1;  // a table, whose first row is added to every embedding
+  int position = -1;     // a table that is added to embeddings
   std::optional<Norm> embedding_norm;
   std::vector<Block> blocks;
   std::optional<Norm> final_norm;
-  std::optional<Linear> head_projection;  // and back, before the head
-  Linear head;                            // shares the embedding's tensor when tied
+  std::optional<Linear> head_projection;            // before the head
+  std::optional<file::Activation> head_activation;  // of what head_projection gives
+  std::optional<Norm> head_norm;                    // and of that
+  Linear head;                                      // shares the embedding's tensor when tied
   float logit_scale = 1;
   float logit_soft_cap = 0;
 };

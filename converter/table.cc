@@ -207,6 +207,7 @@ Offset<file::Stack> add_stack(FlatBufferBuilder& builder, const recipe::Model& m
   const auto embedding_projection = add(builder, model.embedding_projection);
   const auto final_norm = add(builder, model.final_norm);
   const auto head_projection = add(builder, model.head_projection);
+  const auto head_norm = add(builder, model.head_norm);
   const auto head = add(builder, model.head);
   file::StackBuilder stack(builder);
   stack.add_kind(file::StackKind::decoder);
@@ -222,6 +223,9 @@ Offset<file::Stack> add_stack(FlatBufferBuilder& builder, const recipe::Model& m
   stack.add_embedding_norm(embedding_norm);
   stack.add_embedding_projection(embedding_projection);
   stack.add_head_projection(head_projection);
+  if (model.head_activation) stack.add_head_activation(*model.head_activation);
+  stack.add_head_norm(head_norm);
+  stack.add_token_types(model.token_types);
   stack.add_logit_scale(model.logit_scale);
   stack.add_logit_soft_cap(model.logit_soft_cap);
   return stack.Finish();

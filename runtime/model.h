@@ -220,12 +220,15 @@ struct Stack {
   size_t position_limit = 0;   // what its schemes can reach, at least `context`
   const Tensor* embedding = nullptr;
   float embedding_scale = 1;
+  const Tensor* token_types = nullptr;         // [types, embedding's width]; null: none
   std::optional<Linear> embedding_projection;  // from the embedding's width to the stack's
   const AdditiveTable* additive = nullptr;     // null: none
   std::optional<Norm> embedding_norm;
   std::vector<Block> blocks;
   std::optional<Norm> final_norm;
   std::optional<Linear> head_projection;
+  std::optional<Activation> head_activation;  // of what head_projection gives
+  std::optional<Norm> head_norm;              // and of that
   Linear head;
   float logit_scale = 1;
   float logit_soft_cap = 0;

@@ -624,33 +624,31 @@ Result<Expert> ModelVerifier::expert(const file::Linear* gate_up, const file::Li
   return expert;
 }
 
+Result<Activation> ModelVerifier::activation(file::Activation activation,
+                                             const std::string& where) const {
+  switch (activation) {
+    case file::Activation::silu:
+      return Activation::kSilu;
+    case file::Activation::gelu_erf:
+      return Activation::kGeluErf;
+    case file::Activation::gelu_tanh:
+      return Activation::kGeluTanh;
+    case file::Activation::gelu_sigmoid:
+      return Activation::kGeluSigmoid;
+    case file::Activation::relu:
+      return Activation::kRelu;
+    case file::Activation::relu_squared:
+      return Activation::kReluSquared;
+  }
+  return refuse("{}: activation {} is unknown to this version", where,
+                static_cast<int>(activation));
+}
+
 Result<FeedForward> ModelVerifier::feed_forward(const file::FeedForward& stored, size_t width,
                                                 const std::string& where) {
   FeedForward feed_forward;
   feed_forward.gated = !stored.plain();
-  switch (stored.activation()) {
-    case file::Activation::silu:
-      feed_forward.activation = Activation::kSilu;
-      break;
-    case file::Activation::gelu_erf:
-      feed_forward.activation = Activation::kGeluErf;
-      break;
-    case file::Activation::gelu_tanh:
-      feed_forward.activation = Activation::kGeluTanh;
-      break;
-    case file::Activation::gelu_sigmoid:
-      feed_forward.activation = Activation::kGeluSigmoid;
-      break;
-    case file::Activation::relu:
-      feed_forward.activation = Activation::kRelu;
-      break;
-    case file::Activation::relu_squared:
-      feed_forward.activation = Activation::kReluSquared;
-      break;
-    default:
-      return refuse("{}: activation {} is unknown to this version", where,
-                    static_cast<int>(stored.activation()));
-  }
+  VOLVELLE_ASSIGN_OR_RETURN(feed_forward.activation, activation(stored.activation(), where));
   const file::Experts* experts = stored.experts();
   if (experts == nullptr) {
     VOLVELLE_ASSIGN_OR_RETURN(
@@ -748,6 +746,14 @@ Result<void> ModelVerifier::add_embedding(const file::Stack& stored) {
                   stack.embedding->name, stack.embedding->rows, stack.embedding->columns,
                   model_.vocabulary_, stack.width);
   }
+  if (stored.token_types() >= 0) {
+    VOLVELLE_ASSIGN_OR_RETURN(stack.token_types,
+                              position_table(stored.token_types(), "stack, token_types"));
+    if (stack.token_types->columns != stack.embedding->columns) {
+      return refuse("stack, token_types: tensor {} has rows of {}, and those of the embedding {}",
+                    stack.token_types->name, stack.token_types->columns, stack.embedding->columns);
+    }
+  }
   VOLVELLE_ASSIGN_OR_RETURN(stack.embedding_norm,
                             norm(stored.embedding_norm(), stack.width, "stack, embedding_norm"));
   if (stored.position() < 0) return {};
@@ -781,6 +787,14 @@ Result<void> ModelVerifier::add_head(const file::Stack& stored) {
     if (width > kMaxWidth) return refuse("stack, head_projection: it is too wide");
     VOLVELLE_ASSIGN_OR_RETURN(stack.head_projection, linear(stored.head_projection(), width,
                                                             stack.width, "stack, head_projection"));
+  }
+  if (stored.head_activation() && stack.head_projection) {
+    VOLVELLE_ASSIGN_OR_RETURN(stack.head_activation,
+                              activation(*stored.head_activation(), "stack, head_activation"));
+  }
+  VOLVELLE_ASSIGN_OR_RETURN(stack.head_norm, norm(stored.head_norm(), width, "stack, head_norm"));
+  if ((stored.head_activation() || stack.head_norm) && !stack.head_projection) {
+    return refuse("stack: head_activation and head_norm need a head_projection");
   }
   VOLVELLE_ASSIGN_OR_RETURN(stack.head,
                             linear(stored.head(), model_.vocabulary_, width, "stack, head"));

@@ -52,6 +52,7 @@ class ModelVerifier {
                               const std::string& where);
   Result<Expert> expert(const file::Linear* gate_up, const file::Linear* down, bool gated,
                         size_t width, const std::string& where);
+  Result<Activation> activation(file::Activation activation, const std::string& where) const;
   Result<FeedForward> feed_forward(const file::FeedForward& feed_forward, size_t width,
                                    const std::string& where);
   Result<Block> block(const file::Block* block, Stack& stack, const std::string& where);

@@ -248,6 +248,11 @@ Result<void> Session::State::embed(std::span<const int32_t> input, size_t positi
     }
   });
   if (stack.embedding_scale != 1) multiply(stack.embedding_scale, input.size() * columns, rows);
+  if (stack.token_types != nullptr) {
+    for (size_t t = 0; t < input.size(); ++t) {
+      add(stack.token_types->f32(), columns, rows + t * columns);
+    }
+  }
   if (stack.embedding_projection) {
     VOLVELLE_RETURN_IF_ERROR(
         embedding_projection.run(rows, input.size(), x, workspace.quantized, pool));
@@ -321,6 +326,13 @@ Result<std::span<const float>> Session::State::head_rows(size_t first, size_t ro
   }
   if (stack.head_projection) {
     VOLVELLE_RETURN_IF_ERROR(head_projection.run(input, rows, embedded, workspace.quantized, pool));
+    const size_t columns = stack.head_projection->outputs();
+    if (stack.head_activation) {
+      activate(*stack.head_activation, embedded, columns, rows, columns, embedded, columns);
+    }
+    if (stack.head_norm) {
+      run_norm(*stack.head_norm, embedded, columns, rows, columns, embedded, columns);
+    }
     input = embedded;
   }
   VOLVELLE_RETURN_IF_ERROR(head.run(input, rows, logits, workspace.quantized, pool));

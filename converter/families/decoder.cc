@@ -121,9 +121,13 @@ class Builder {
     if (model_.final_norm && decoder_.final_epsilon != 0) {
       model_.final_norm->epsilon = static_cast<float>(decoder_.final_epsilon);
     }
-    VOLVELLE_ASSIGN_OR_RETURN(model_.head_projection,
-                              add_projection("head_projection", names_.head_projection,
-                                             decoder_.width, embedding_width()));
+    VOLVELLE_ASSIGN_OR_RETURN(
+        model_.head_projection,
+        add_projection("head_projection", names_.head_projection, decoder_.width, embedding_width(),
+                       decoder_.head_projection_bias));
+    model_.head_activation = decoder_.head_activation;
+    VOLVELLE_ASSIGN_OR_RETURN(model_.head_norm,
+                              add_norm("head_norm", names_.head_norm, embedding_width()));
     VOLVELLE_RETURN_IF_ERROR(add_head());
     return std::move(model_);
   }
@@ -204,7 +208,17 @@ class Builder {
         {"embedding", recipe::Use::kEmbedding, rows, embedding_width(), {{embedding_, rows}}});
     VOLVELLE_ASSIGN_OR_RETURN(model_.embedding_projection,
                               add_projection("embedding_projection", names_.embedding_projection,
-                                             embedding_width(), decoder_.width));
+                                             embedding_width(), decoder_.width, Bias::kNone));
+    if (names_.token_types != nullptr) {
+      VOLVELLE_ASSIGN_OR_RETURN(
+          const SourceTensor* types,
+          checkpoint_.require(std::string(names_.token_types) + ".weight", {0, embedding_width()}));
+      model_.token_types = add_tensor({"token_types",
+                                       recipe::Use::kTable,
+                                       types->rows(),
+                                       embedding_width(),
+                                       {{types, types->rows()}}});
+    }
     if (names_.learned_table != nullptr) {
       const std::string table = std::string(names_.learned_table) + ".weight";
       const uint64_t needed = decoder_.learned_offset + decoder_.context;
@@ -225,12 +239,13 @@ class Builder {
     return decoder_.embedding_width != 0 ? decoder_.embedding_width : decoder_.width;
   }
 
-  // None where the embedding is as wide as the blocks.
+  // None where the family has none.
   Result<std::optional<recipe::Linear>> add_projection(const char* name, const char* source,
-                                                       uint64_t inputs, uint64_t outputs) {
-    if (inputs == outputs) return std::optional<recipe::Linear>();
+                                                       uint64_t inputs, uint64_t outputs,
+                                                       Bias bias) {
+    if (source == nullptr) return std::optional<recipe::Linear>();
     const Rows rows[] = {{source, outputs}};
-    return add_linear(name, inputs, rows, Bias::kNone);
+    return add_linear(name, inputs, rows, bias);
   }
 
   // A head that is absent or equal to the embedding is the embedding, whatever the settings say of
@@ -238,12 +253,12 @@ class Builder {
   Result<void> add_head() {
     const std::string name = std::string(names_.head) + ".weight";
     model_.head.weight = model_.embedding;
+    const std::string bias_name =
+        names_.head_bias != nullptr ? names_.head_bias : std::string(names_.head) + ".bias";
     if (decoder_.head_bias == Bias::kRequired ||
-        (decoder_.head_bias == Bias::kIfPresent &&
-         checkpoint_.optional(std::string(names_.head) + ".bias") != nullptr)) {
-      VOLVELLE_ASSIGN_OR_RETURN(
-          const SourceTensor* bias,
-          checkpoint_.require(std::string(names_.head) + ".bias", {model_.vocabulary}));
+        (decoder_.head_bias == Bias::kIfPresent && checkpoint_.optional(bias_name) != nullptr)) {
+      VOLVELLE_ASSIGN_OR_RETURN(const SourceTensor* bias,
+                                checkpoint_.require(bias_name, {model_.vocabulary}));
       model_.head.bias = add_tensor(
           {"head.bias", recipe::Use::kVector, 1, model_.vocabulary, {{bias, model_.vocabulary}}});
     }

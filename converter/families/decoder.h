@@ -25,6 +25,9 @@ enum class Bias { kNone, kRequired, kIfPresent };
 struct DecoderNames {
   const char* embedding = nullptr;
   const char *embedding_projection = nullptr, *head_projection = nullptr;
+  const char* head_norm = nullptr;    // of what the head's projection gives
+  const char* head_bias = nullptr;    // all of the name; null: the head's with ".bias"
+  const char* token_types = nullptr;  // a table, whose first row is added to every embedding
   const char* embedding_norm = nullptr;
   const char* learned_table = nullptr;
   const char* final_norm = nullptr;
@@ -104,6 +107,8 @@ struct Decoder {
   Bias output_bias = Bias::kNone;
   Bias feed_forward_bias = Bias::kNone;
   Bias head_bias = Bias::kNone;
+  Bias head_projection_bias = Bias::kNone;
+  std::optional<file::Activation> head_activation;  // of what the head's projection gives
   file::HeadNormScope head_norm_scope = file::HeadNormScope::head;
   bool plain_head_norms = false;  // rotated queries and keys are then normed, without weights
   bool head_norm_bias = true;     // where other norms have one

@@ -6,6 +6,7 @@ namespace volvelle {
 
 Result<recipe::Model> describe_bart(Checkpoint& checkpoint);
 Result<recipe::Model> describe_baichuan(Checkpoint& checkpoint);
+Result<recipe::Model> describe_bert(Checkpoint& checkpoint);
 Result<recipe::Model> describe_bloom(Checkpoint& checkpoint);
 Result<recipe::Model> describe_cohere(Checkpoint& checkpoint);
 Result<recipe::Model> describe_cohere2(Checkpoint& checkpoint);
@@ -50,6 +51,7 @@ std::span<const Family> families() {
   static constexpr auto kFamilies = std::to_array<Family>({
       {"baichuan", "baichuan", "baichuan", describe_baichuan},
       {"bart", "bart", "", describe_bart},
+      {"bert", "bert", "", describe_bert},
       {"bloom", "bloom", "bloom", describe_bloom},
       {"cohere", "cohere", "command-r", describe_cohere},
       {"cohere2", "cohere2", "cohere2", describe_cohere2},

@@ -45,6 +45,10 @@ Result<recipe::Model> describe_opt(Checkpoint& checkpoint) {
                                                       .rotary = false}));
   decoder.names = kNames;
   decoder.embedding_width = config.count("word_embed_proj_dim", decoder.width);
+  if (decoder.embedding_width == decoder.width) {
+    decoder.names.embedding_projection = nullptr;
+    decoder.names.head_projection = nullptr;
+  }
   decoder.learned_offset = kTableOffset;
   decoder.plain_feed_forward = true;
   const Bias bias = config.flag("enable_bias", true) ? Bias::kRequired : Bias::kNone;
