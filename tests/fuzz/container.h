@@ -64,8 +64,9 @@ struct Container {
   }
 };
 
-inline Container small_model(const std::string& weights) {
-  return {convert_to_bytes("tests/goldens/llama_odd_widths", weights)};
+inline Container small_model(const std::string& weights,
+                             const std::string& golden = "llama_odd_widths") {
+  return {convert_to_bytes("tests/goldens/" + golden, weights)};
 }
 
 enum class Outcome { kRefused, kRan };

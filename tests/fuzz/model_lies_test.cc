@@ -156,6 +156,68 @@ TEST_CASE("a model whose table is shorter than its context is refused") {
       refused.error().message.contains(std::format("convert again with --context {}", reach + 1)));
 }
 
+TEST_CASE("numbers of a scheme that no such scheme has are refused, each in a sentence") {
+  const auto refuse = [](const char* golden, const auto& lie, const std::string& sentence) {
+    CAPTURE(golden);
+    CAPTURE(sentence);
+    Container model = small_model("f32", golden);
+    REQUIRE(try_model(model.bytes) == Outcome::kRan);
+    lie(file::GetModel(model.table().data()));
+    model.sign();
+    const FileBytes bytes(model.bytes);
+    const auto refused = Model::from_bytes(bytes.span(), "lies.vvl");
+    REQUIRE(!refused.has_value());
+    CAPTURE(refused.error().message);
+    CHECK(refused.error().message.contains(sentence));
+  };
+  const auto buckets = [](const file::Model* m) {
+    return m->positions()->Get(0)->scheme_as_BucketedBias();
+  };
+  const auto relative = [](const file::Model* m) {
+    return m->positions()->Get(0)->scheme_as_ClippedRelative();
+  };
+  for (const uint32_t distance : {1u, 16u, (1u << 20) + 1, UINT32_MAX}) {
+    refuse(
+        "t5_decoder",
+        [&](const file::Model* m) {
+          set_field<uint32_t>(buckets(m), file::BucketedBias::VT_MAX_DISTANCE, distance);
+        },
+        "out of range");
+  }
+  refuse(
+      "t5_decoder",
+      [&](const file::Model* m) {
+        set_field<int32_t>(buckets(m), file::BucketedBias::VT_TABLE, 0);
+      },
+      "has biases of 30 heads for 3 query heads");
+  for (const uint32_t clip : {0u, 5u, 7u, UINT32_MAX}) {
+    refuse(
+        "transformer_relative",
+        [&](const file::Model* m) {
+          set_field<uint32_t>(relative(m), file::ClippedRelative::VT_CLIP_DISTANCE, clip);
+        },
+        std::format("needs {} for distances up to {}", 2 * uint64_t{clip} + 1, clip));
+  }
+  refuse(
+      "bert_relative_key",
+      [&](const file::Model* m) {
+        set_field<uint32_t>(m->stacks()->Get(0), file::Stack::VT_CONTEXT, 65);
+      },
+      "its tables reach 64 positions but the model advertises 65");
+  refuse(
+      "bert_relative_key",
+      [&](const file::Model* m) {
+        set_field<int32_t>(m->stacks()->Get(0), file::Stack::VT_TOKEN_TYPES, 1 << 20);
+      },
+      "stack, token_types: there is no tensor 1048576");
+  refuse(
+      "bert_relative_key",
+      [&](const file::Model* m) {
+        set_field<uint8_t>(m->stacks()->Get(0), file::Stack::VT_HEAD_ACTIVATION, 200);
+      },
+      "stack, head_activation: activation 200 is unknown");
+}
+
 TEST_CASE("a dial that no block turns by is not read, however far the model's context reaches") {
   Container model = small_model("f32");
   const file::Model* table = file::GetModel(model.table().data());
