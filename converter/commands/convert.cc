@@ -22,17 +22,17 @@ void print_text(const ConvertReport& report, const std::string& output) {
   print("{}: {}, {} layers of width {}, vocabulary {}, {} parameters\n", printable(report.name),
         report.family, report.layer_count, report.width, format_count(report.vocabulary),
         format_count(report.parameters));
-  print("context     {} tokens, trained for {}\n", format_count(report.context),
+  print("context       {} tokens, trained for {}\n", format_count(report.context),
         format_count(report.trained_context));
   for (const ConvertReport::Layers& layers : report.layers) {
     const std::string range = layers.first == layers.last
                                   ? std::format("layer {}", layers.first)
                                   : std::format("layers {}-{}", layers.first, layers.last);
-    print("{:<12}{}; {}\n", range, layers.position, layers.mask);
+    print("{:<14}{}; {}\n", range, layers.position, layers.mask);
   }
-  print("head        {}\n", report.tied ? "shared with the embedding" : "its own");
-  print("tokenizer   {}\n", report.tokenizer ? "yes" : "none");
-  if (!report.licence.empty()) print("licence     {}\n", printable(report.licence));
+  print("head          {}\n", report.tied ? "shared with the embedding" : "its own");
+  print("tokenizer     {}\n", report.tokenizer ? "yes" : "none");
+  if (!report.licence.empty()) print("licence       {}\n", printable(report.licence));
   for (const ConvertReport::Part& part : report.parts) {
     print("  {:<17} {:<4} {:>10}\n", part.name, part.type, format_bytes(part.bytes));
   }
