@@ -74,6 +74,7 @@ float Golden::range() const {
 std::vector<Golden> read_goldens() {
   std::vector<fs::path> records;
   for (const auto& entry : fs::recursive_directory_iterator("tests/goldens")) {
+    if (entry.path().string().contains("/pending/")) continue;  // no converter for these yet
     const std::string name = entry.path().filename().string();
     if (name.starts_with("expected") && fs::exists(entry.path().parent_path() / "logits.npy")) {
       records.push_back(entry.path());
