@@ -25,7 +25,7 @@ constexpr std::array<std::string_view, 4> kUnreadArchitectures = {"gptj", "llama
 // Families whose GGUF files say that they are llama, and are.
 constexpr std::array<std::string_view, 2> kLlamaInGguf = {"mistral", "mixtral"};
 
-constexpr const char* kNoPositions = "none";
+constexpr const char* kNoPositions = "no positions";
 constexpr std::array<std::string_view, 10> kSchemes = {
     "rotary, half pairs",
     "rotary, half pairs, part of a head",
