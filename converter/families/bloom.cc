@@ -62,11 +62,13 @@ Result<recipe::Model> describe_bloom(Checkpoint& checkpoint) {
   if (config.flag("apply_residual_connection_post_layernorm", false)) {
     decoder.residual = file::Residual::normed;
   }
-  for (const char* order_of_operations : {"slow_but_exact", "attention_softmax_in_fp32",
-                                          "masked_softmax_fusion", "bias_dropout_fusion"}) {
-    config.value(order_of_operations);
+  // Orders of operations, and how the training program went about them.
+  for (const char* without_effect :
+       {"slow_but_exact", "attention_softmax_in_fp32", "masked_softmax_fusion",
+        "bias_dropout_fusion", "pretraining_tp", "offset_alibi", "skip_bias_add",
+        "skip_bias_add_qkv"}) {
+    config.value(without_effect);
   }
-  config.value("unk_token_id");
   return build(checkpoint, decoder);
 }
 

@@ -45,18 +45,23 @@ Result<recipe::Model> describe_falcon(Checkpoint& checkpoint) {
   Config& config = checkpoint.config;
   if (checkpoint.gguf()) return describe_gguf(checkpoint);
   const bool alibi = config.flag("alibi", false);
-  VOLVELLE_ASSIGN_OR_RETURN(Decoder decoder,
-                            read_decoder(checkpoint, {.kv_heads = nullptr,
-                                                      .feed_forward_width = "ffn_hidden_size",
-                                                      .feed_forward_required = false,
-                                                      .default_context = kTrainedContext,
-                                                      .norm = file::NormKind::layer,
-                                                      .epsilon = "layer_norm_epsilon",
-                                                      .default_epsilon = 1e-5,
-                                                      .activation = "activation",
-                                                      .default_activation = "gelu",
-                                                      .head_dim = false,
-                                                      .rotary = !alibi}));
+  DecoderKeys keys{.kv_heads = nullptr,
+                   .feed_forward_width = "ffn_hidden_size",
+                   .feed_forward_required = false,
+                   .default_context = kTrainedContext,
+                   .norm = file::NormKind::layer,
+                   .epsilon = "layer_norm_epsilon",
+                   .default_epsilon = 1e-5,
+                   .activation = "activation",
+                   .default_activation = "gelu",
+                   .head_dim = false,
+                   .rotary = !alibi};
+  // Older names, of the time when the family was called RefinedWeb.
+  if (!config.has("hidden_size")) keys.width = "n_embed";
+  if (!config.has("num_hidden_layers")) keys.layers = "n_layer";
+  if (!config.has("num_attention_heads")) keys.query_heads = "n_head";
+  const char* const kv_heads_key = config.has("num_kv_heads") ? "num_kv_heads" : "n_head_kv";
+  VOLVELLE_ASSIGN_OR_RETURN(Decoder decoder, read_decoder(checkpoint, keys));
   decoder.names = kNames;
   decoder.norm_bias = Bias::kRequired;
   if (alibi) config.value("rope_theta");  // has no effect then
@@ -69,7 +74,7 @@ Result<recipe::Model> describe_falcon(Checkpoint& checkpoint) {
   const bool grouped = config.flag("new_decoder_architecture", false);
   const bool shared = config.flag("multi_query", true);
   const bool parallel = config.flag("parallel_attn", true);
-  const uint64_t kv_heads = config.count("num_kv_heads", decoder.query_heads);
+  const uint64_t kv_heads = config.count(kv_heads_key, decoder.query_heads);
   const uint64_t norms = config.count("num_ln_in_parallel_attn", 2);
   if (grouped) {
     decoder.kv_heads = kv_heads;
@@ -77,7 +82,7 @@ Result<recipe::Model> describe_falcon(Checkpoint& checkpoint) {
     decoder.kv_heads = 1;
   }
   if (decoder.kv_heads == 0 || decoder.query_heads % decoder.kv_heads != 0) {
-    config.refuse("num_kv_heads", "does not divide the {} query heads", decoder.query_heads);
+    config.refuse(kv_heads_key, "does not divide the {} query heads", decoder.query_heads);
   }
   decoder.residual = grouped || parallel ? file::Residual::parallel : file::Residual::sequential;
   if (grouped && norms == 2) {

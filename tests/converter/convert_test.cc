@@ -6,9 +6,7 @@
 #include <filesystem>
 #include <format>
 #include <fstream>
-#include <functional>
 #include <iterator>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -35,72 +33,6 @@ Result<ConvertReport> run(ConvertOptions options) {
 std::string bytes_of(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
-}
-
-TEST_CASE("one model spelled in two ways gives the same file") {
-  const TemporaryFolder folder;
-  std::string files[2];
-  for (const int spelling : {4, 5}) {
-    const fs::path source = folder.path / std::to_string(spelling) / "model";
-    fs::create_directories(source.parent_path());
-    fs::copy(std::format("tests/goldens/llama_spelling_{}", spelling), source);
-    const fs::path output = folder.path / "out.vvl";
-    REQUIRE(run({.source = source.string(), .output = output.string(), .force = true}));
-    files[spelling - 4] = bytes_of(output);
-  }
-  CHECK(files[0].size() > 1000);
-  CHECK(files[0] == files[1]);
-}
-
-// The file that a golden becomes with its config.json altered.
-std::string altered(const std::string& golden, const std::function<void(nlohmann::json&)>& change) {
-  const TemporaryFolder folder;
-  const fs::path source = folder.path / "model";
-  fs::copy("tests/goldens/" + golden, source);
-  nlohmann::json config = nlohmann::json::parse(bytes_of(source / "config.json"));
-  change(config);
-  std::ofstream(source / "config.json") << config;
-  const fs::path output = folder.path / "out.vvl";
-  const Result<ConvertReport> report = run({.source = source.string(), .output = output.string()});
-  CAPTURE(golden);
-  REQUIRE_MESSAGE(report.has_value(), report.error().message);
-  return bytes_of(output);
-}
-
-TEST_CASE(
-    "settings that mean the same in another spelling, or stated as what is the default, give "
-    "the same file") {
-  using nlohmann::json;
-  const auto as_it_is = [](json&) {};
-  CHECK(altered("stablelm", as_it_is) == altered("stablelm", [](json& config) {
-          config.erase("rope_theta");
-          config.erase("partial_rotary_factor");
-          config["rope_parameters"] = {
-              {"rope_type", "default"}, {"rope_theta", 100.0}, {"partial_rotary_factor", 0.25}};
-        }));
-  CHECK(altered("stablelm", as_it_is) == altered("stablelm", [](json& config) {
-          config.erase("partial_rotary_factor");  // a quarter
-          config.erase("num_key_value_heads");
-          config["use_parallel_residual"] = false;
-          config["qk_layernorm"] = false;
-          config["rotary_scaling_factor"] = 1.0;
-        }));
-  CHECK(altered("opt", as_it_is) == altered("opt", [](json& config) {
-          config.erase("word_embed_proj_dim");
-          config.erase("do_layer_norm_before");
-          config["_remove_final_layer_norm"] = false;
-          config["enable_bias"] = true;
-          config["layer_norm_elementwise_affine"] = true;
-          config["layerdrop"] = 0.0;
-          config["init_std"] = 0.02;
-          config["prefix"] = "</s>";
-        }));
-  CHECK(altered("baichuan_7b", as_it_is) == altered("baichuan_7b", [](json& config) {
-          config["model_max_length"] = 4096;  // of the tokenizer, where positions have a limit
-          config["z_loss_weight"] = 0;
-          config["_from_model_config"] = true;
-          config["tokenizer_class"] = "BaichuanTokenizer";
-        }));
 }
 
 TEST_CASE("an output that exists is replaced only when asked") {

@@ -1,73 +1,84 @@
 // Logits and greedy continuations of every golden, against what its reference implementation
-// recorded (float32, eager attention; make.py). 5e-5 of the logits' range is ten times the
-// reference's own worst distance from float64.
+// recorded (float32, eager attention; make.py).
 
 #include <doctest/doctest.h>
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
 #include "platforms/thread_pool.h"
 #include "runtime/session.h"
+#include "tests/goldens/coverage.h"
 #include "tests/goldens/golden.h"
 
 namespace volvelle {
 namespace {
 
-constexpr float kTolerance = 5e-5f;  // of the logits' range
-
-// A session for `tokens` tokens of the golden; some scalings go by that number.
-std::unique_ptr<Session> open(std::shared_ptr<const Model> model, ThreadPool& pool,
-                              const Golden& golden, size_t tokens, size_t chunk,
-                              CacheType cache = CacheType::kF32) {
-  auto session = Session::open(
-      model, pool,
-      {.cache = cache, .context = tokens, .chunk = chunk, .first_position = golden.first_position});
-  if (!session) FAIL(session.error().message);
-  return *std::move(session);
-}
-
-std::vector<float> logits_of(Session& session, const std::vector<int32_t>& tokens) {
-  std::vector<float> all;
-  const auto fed =
-      session.feed_all(tokens, [&](size_t, size_t, std::span<const float> logits) -> Result<void> {
-        all.insert(all.end(), logits.begin(), logits.end());
-        return {};
-      });
-  if (!fed) FAIL(fed.error().message);
-  return all;
-}
-
-float largest_difference(const std::vector<float>& a, const std::vector<float>& b) {
-  REQUIRE(a.size() == b.size());
-  float largest = 0;
-  for (size_t i = 0; i < a.size(); ++i) {
-    if (!(std::abs(a[i] - b[i]) <= largest))
-      largest = std::abs(a[i] - b[i]);  // NaN counts as a difference
-  }
-  return largest;
-}
+// What has passed in this run.
+Coverage passed;
+size_t goldens_tried = 0;
+bool ntk_tried = false;
 
 TEST_CASE(
     "logits equal the reference's, whole, in chunks and token by token, on one thread and on two") {
   const std::vector<Golden> goldens = read_goldens();
   REQUIRE(goldens.size() >= 125);
-  for (size_t threads : {1, 2}) {
-    ThreadPool pool = *ThreadPool::make(threads);
-    for (const Golden& golden : goldens) {
-      CAPTURE(golden.name);
-      const auto model = convert_to_model(golden.source, "f32", golden.context);
-      REQUIRE(model->vocabulary() == golden.vocabulary);
+  ThreadPool one = *ThreadPool::make(1), two = *ThreadPool::make(2);
+  for (const Golden& golden : goldens) {
+    CAPTURE(golden.name);
+    const auto model = convert_to_model(golden.source, "f32", golden.context);
+    REQUIRE(model->vocabulary() == golden.vocabulary);
+    bool right = true;
+    for (ThreadPool* pool : {&one, &two}) {
       for (size_t chunk : {512, 7, 1}) {
         CAPTURE(chunk);
-        const auto session = open(model, pool, golden, golden.tokens.size(), chunk);
-        CHECK(largest_difference(logits_of(*session, golden.tokens), golden.logits) <=
-              kTolerance * golden.range());
+        const auto session = open_session(model, *pool, golden, golden.tokens.size(), chunk);
+        const float difference =
+            largest_difference(logits_of(*session, golden.tokens), golden.logits);
+        CHECK(difference <= kTolerance * golden.range());
+        right &= difference <= kTolerance * golden.range();
       }
     }
+    if (right) passed.add(golden, *model);
+    ++goldens_tried;
   }
+}
+
+// A golden's own base is what NTK-aware scaling by 4 makes of a smaller one: base * 4^(w / (w -
+// 2)), w the rotated width. https://www.reddit.com/r/LocalLLaMA/comments/14lz7j5/
+TEST_CASE("NTK-aware scaling that is asked for gives the logits of the base that it comes to") {
+  ntk_tried = true;
+  ThreadPool pool = *ThreadPool::make(1);
+  for (const std::string folder : {"llama_ntk_aware", "phi", "cohere", "glm"}) {
+    CAPTURE(folder);
+    const Golden golden = read_golden(folder);
+    const auto own = convert_to_model(golden.source, "f32");
+    const Rotary& rotary = *own->decoder().blocks[0].attention.rotary;
+    const double width = static_cast<double>(rotary.dial.width());
+    const AlteredCheckpoint smaller(folder, [&](nlohmann::json& config) {
+      config["rope_theta"] = rotary.base / std::pow(4, width / (width - 2));
+    });
+    const auto model = convert_to_model(smaller.source(), "f32", 0, "ntk:4");
+    const auto session = open_session(model, pool, golden, golden.tokens.size());
+    REQUIRE(largest_difference(logits_of(*session, golden.tokens), golden.logits) <=
+            kTolerance * golden.range());
+    const Attention& attention = model->decoder().blocks[0].attention;
+    REQUIRE(attention.rotary->scaling.kind == "ntk");
+    passed.add(*attention.rotary, attention.head_dim);
+  }
+}
+
+TEST_CASE("README.md's tables of what is covered say what passed") {
+  if (goldens_tried < read_goldens().size() || !ntk_tried) return;  // not all were asked for
+  const ReadmeSection section;
+  if (std::getenv("VOLVELLE_REWRITE_README") != nullptr) return section.rewrite(passed.tables());
+  CHECK_MESSAGE(
+      section.text() == passed.tables(),
+      "README.md says otherwise; VOLVELLE_REWRITE_README=1 build/tests/goldens/test_goldens "
+      "writes the section anew");
 }
 
 TEST_CASE("greedy continuations equal the reference's") {
@@ -75,8 +86,8 @@ TEST_CASE("greedy continuations equal the reference's") {
   for (const Golden& golden : read_goldens()) {
     if (golden.greedy.empty()) continue;
     CAPTURE(golden.name);
-    const auto session = open(convert_to_model(golden.source, "f32", golden.context), pool, golden,
-                              golden.tokens.size() + golden.greedy.size(), 512);
+    const auto session = open_session(convert_to_model(golden.source, "f32", golden.context), pool,
+                                      golden, golden.tokens.size() + golden.greedy.size(), 512);
     std::vector<int32_t> input = golden.tokens, generated;
     while (generated.size() < golden.greedy.size()) {
       const auto logits = session->feed(input);
@@ -108,7 +119,7 @@ TEST_CASE("a cache in half precision or int8 moves logits by less than its step"
       const auto model = convert_to_model(golden.source, "f32", golden.context);
       for (size_t chunk : {512, 7, 1}) {
         CAPTURE(chunk);
-        const auto session = open(model, pool, golden, golden.tokens.size(), chunk, cache);
+        const auto session = open_session(model, pool, golden, golden.tokens.size(), chunk, cache);
         CHECK(mean_difference(logits_of(*session, golden.tokens), golden.logits) <=
               step * golden.range());
       }
