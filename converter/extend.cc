@@ -21,7 +21,10 @@
 namespace volvelle {
 namespace {
 
+// A file whose tables are one table, listed again and again, must not take all memory.
 constexpr uint32_t kMaxWidth = 1 << 13;  // of a head, as the runtime has it
+constexpr size_t kMaxSchemes = 1 << 12;
+constexpr size_t kMaxDialBytes = 1 << 30;
 
 RotaryScalingKind kind_of(file::RotaryScalingKind kind) {
   switch (kind) {
@@ -45,11 +48,13 @@ RotaryScalingKind kind_of(file::RotaryScalingKind kind) {
   return RotaryScalingKind::kNone;
 }
 
-std::vector<float> copy(const flatbuffers::Vector<float>* values) {
-  return values == nullptr ? std::vector<float>() : std::vector(values->begin(), values->end());
+// `planes` values; none where there are not as many.
+std::vector<float> copy(const flatbuffers::Vector<float>* values, size_t planes) {
+  if (values == nullptr || values->size() != planes) return {};
+  return {values->begin(), values->end()};
 }
 
-RotaryScaling scaling_of(const file::RotaryScaling* stored) {
+RotaryScaling scaling_of(const file::RotaryScaling* stored, size_t planes) {
   if (stored == nullptr) return {};
   return {.kind = kind_of(stored->kind()),
           .factor = stored->factor(),
@@ -62,26 +67,28 @@ RotaryScaling scaling_of(const file::RotaryScaling* stored) {
           .attention_factor = stored->attention_factor(),
           .mscale = stored->mscale(),
           .mscale_all_dim = stored->mscale_all_dim(),
-          .short_factors = copy(stored->short_factors()),
-          .long_factors = copy(stored->long_factors()),
+          .short_factors = copy(stored->short_factors(), planes),
+          .long_factors = copy(stored->long_factors(), planes),
           .turning_planes = stored->turning_planes()};
 }
 
 // The plan that a scheme was baked by.
 Result<RotaryPlan> plan_of(const file::Rotary& stored, const std::string& where) {
   const auto usable = [](double base) { return base > 0 && base < 1e30; };
+  const uint32_t width = stored.width();
+  const bool moved = stored.own_scaling() != nullptr;
+  if (width == 0 || width % 2 != 0 || width > kMaxWidth || !usable(stored.base()) ||
+      (moved && !usable(stored.own_base())) || stored.pairing() > file::Pairing::MAX) {
+    return fail("{}: width {}, base {} or pairing is out of range; convert the checkpoint again",
+                where, width, stored.base());
+  }
   RotaryPlan plan{
       .pairing = stored.pairing() == file::Pairing::half ? Pairing::kHalf : Pairing::kInterleaved,
-      .width = stored.width(),
+      .width = width,
       .base = stored.base(),
-      .scaling = scaling_of(stored.scaling())};
-  if (stored.own_scaling() != nullptr) {
-    plan.origin = RotaryOrigin{stored.own_base(), scaling_of(stored.own_scaling())};
-  }
-  if (plan.width == 0 || plan.width % 2 != 0 || plan.width > kMaxWidth || !usable(plan.base) ||
-      (plan.origin && !usable(plan.origin->base)) || stored.pairing() > file::Pairing::MAX) {
-    return fail("{}: width {}, base {} or pairing is out of range; convert the checkpoint again",
-                where, plan.width, plan.base);
+      .scaling = scaling_of(stored.scaling(), width / 2)};
+  if (moved) {
+    plan.origin = RotaryOrigin{stored.own_base(), scaling_of(stored.own_scaling(), width / 2)};
   }
   return plan;
 }
@@ -89,14 +96,14 @@ Result<RotaryPlan> plan_of(const file::Rotary& stored, const std::string& where)
 // The dials of a scheme that stays, for another context.
 Result<RotaryTables> turn_again(const file::Rotary& stored, const RotaryPlan& plan,
                                 uint64_t context, const std::string& where) {
-  RotaryTables tables{.original_frequencies = copy(stored.original_frequencies()),
-                      .frequencies = copy(stored.frequencies()),
-                      .amplitude = stored.amplitude()};
   const size_t planes = plan.width / 2;
+  RotaryTables tables{.original_frequencies = copy(stored.original_frequencies(), planes),
+                      .frequencies = copy(stored.frequencies(), planes),
+                      .amplitude = stored.amplitude()};
   const RotaryScaling& scaling = plan.scaling;
   const bool switches = scaling.kind == RotaryScalingKind::kLongRope;
-  if (tables.original_frequencies.size() != planes || tables.frequencies.size() != planes ||
-      (switches && scaling.long_factors.size() != planes)) {
+  if (tables.original_frequencies.empty() || tables.frequencies.empty() ||
+      (switches && scaling.long_factors.empty())) {
     return fail("{}: frequencies or factors are not one for each plane", where);
   }
   if (switches && context > scaling.original_context) {
@@ -178,6 +185,9 @@ Result<std::vector<Scheme>> plan_schemes(const file::Model& model, const ExtendO
   std::vector<Scheme> schemes;
   for (size_t i = 0; i < count; ++i) {
     if (!rotary[i]) continue;
+    if (schemes.size() == kMaxSchemes) {
+      return fail("{}: more than {} rotary schemes are not possible", path, kMaxSchemes);
+    }
     Scheme scheme{
         .position = i, .stored = positions->Get(i)->scheme_as_Rotary(), .local = local[i]};
     VOLVELLE_ASSIGN_OR_RETURN(
@@ -333,6 +343,10 @@ Result<Appendix> bake_appendix(std::span<const std::byte> file, const FileTable&
   VOLVELLE_RETURN_IF_ERROR(named(patch.set_context(*model.stacks()->Get(0), report.context)));
   for (const Scheme& scheme : schemes) {
     const std::string where = std::format("{}: position {}, rotary", path, scheme.position);
+    if (appendix.bytes.size() > kMaxDialBytes) {
+      return fail("{}: dials for {} positions take over {} bytes; choose a smaller --context",
+                  where, report.context, kMaxDialBytes);
+    }
     StoredDials dials;
     if (scheme.local) {
       VOLVELLE_ASSIGN_OR_RETURN(dials.tables,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <format>
 #include <vector>
 
 #define XXH_INLINE_ALL
@@ -19,28 +20,27 @@ uint64_t header_checksum(const HeaderSlot& slot) {
 
 namespace {
 
-// The slot's table, whose structure is sound; what is amiss otherwise.
-Result<const file::Model*> read_table(std::span<const std::byte> file, const HeaderSlot& slot) {
+bool lies_in(const HeaderSlot& slot, std::span<const std::byte> file) {
+  return slot.table_bytes <= kMaxTableBytes && slot.table_bytes <= file.size() &&
+         slot.table_offset <= file.size() - slot.table_bytes &&
+         slot.table_offset % kSegmentAlignment == 0;
+}
+
+std::span<const std::byte> table_of(const HeaderSlot& slot, std::span<const std::byte> file) {
+  return file.subspan(slot.table_offset, slot.table_bytes);
+}
+
+// What a copy that ended early or a failing disk did to a generation; empty: nothing.
+std::string damage_of(const HeaderSlot& slot, std::span<const std::byte> file) {
   if (slot.file_bytes > file.size()) {
-    return fail("header: the file should have {} bytes but has {}; it was cut short, copy it again",
-                slot.file_bytes, file.size());
+    return std::format(
+        "header: the file should have {} bytes but has {}; it was cut short, copy it again",
+        slot.file_bytes, file.size());
   }
-  if (slot.table_bytes > kMaxTableBytes || slot.table_bytes > file.size() ||
-      slot.table_offset > file.size() - slot.table_bytes ||
-      slot.table_offset % kSegmentAlignment != 0) {
-    return fail("header: the table lies outside the file");
+  if (lies_in(slot, file) && checksum(table_of(slot, file)) != slot.table_checksum) {
+    return "table: its checksum does not hold; copy or convert the file again";
   }
-  const auto table = file.subspan(slot.table_offset, slot.table_bytes);
-  if (checksum(table) != slot.table_checksum) {
-    return fail("table: its checksum does not hold; copy or convert the file again");
-  }
-  const auto* data = reinterpret_cast<const uint8_t*>(table.data());
-  flatbuffers::Verifier verifier(data, table.size(), /*max_depth=*/16, /*max_tables=*/1 << 20);
-  // The identifier is read at a fixed offset, so the length is checked before it.
-  if (table.size() < 16 || !file::VerifyModelBuffer(verifier)) {
-    return fail("table: its structure is damaged; convert the checkpoint again");
-  }
-  return file::GetModel(data);
+  return "";
 }
 
 }  // namespace
@@ -78,13 +78,23 @@ Result<FileTable> open_table(std::span<const std::byte> file, const std::string&
           "again",
           name, table.slot.version, kFileVersion);
     }
-    const Result<const file::Model*> read = read_table(file, table.slot);
-    if (read) {
-      table.model = *read;
-      table.damage = std::move(damage);
-      return table;
+    if (const std::string found = damage_of(table.slot, file); !found.empty()) {
+      if (damage.empty()) damage = found;
+      continue;
     }
-    if (damage.empty()) damage = read.error().message;
+    // Whoever wrote this meant it: no older generation stands in for it.
+    if (!lies_in(table.slot, file))
+      return fail("{}: header: the table lies outside the file", name);
+    const auto bytes = table_of(table.slot, file);
+    const auto* data = reinterpret_cast<const uint8_t*>(bytes.data());
+    flatbuffers::Verifier verifier(data, bytes.size(), /*max_depth=*/16, /*max_tables=*/1 << 20);
+    // The identifier is read at a fixed offset, so the length is checked before it.
+    if (bytes.size() < 16 || !file::VerifyModelBuffer(verifier)) {
+      return fail("{}: table: its structure is damaged; convert the checkpoint again", name);
+    }
+    table.model = file::GetModel(data);
+    table.damage = std::move(damage);
+    return table;
   }
   return fail("{}: {}", name, damage);
 }

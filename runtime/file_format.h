@@ -61,9 +61,9 @@ struct FileTable {
   std::string damage;  // why a newer generation than this is passed over; empty: there is none
 };
 
-// The newest table of a file of these bytes. A generation whose header or table is damaged, or that
-// is cut short, gives way to the one before it, which a file that was never extended does not have.
-// Fails with a sentence that opens with `name`.
+// The newest table of a file of these bytes. A generation that is cut short, or whose header's or
+// table's checksum does not hold, gives way to the one before it, which a file that was never
+// extended does not have. Fails with a sentence that opens with `name`.
 Result<FileTable> open_table(std::span<const std::byte> file, const std::string& name);
 
 }  // namespace volvelle

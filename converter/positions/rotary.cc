@@ -154,7 +154,8 @@ void turn_dials(RotaryTables& tables, uint64_t context) {
     coarse = dial_rows(frequencies, tables.coarse_rows, tables.fine_rows, tables.amplitude);
   };
   turn(tables.frequencies, tables.coarse, tables.fine);
-  if (tables.switch_length != 0) turn(tables.long_frequencies, tables.long_coarse, tables.long_fine);
+  if (tables.switch_length != 0)
+    turn(tables.long_frequencies, tables.long_coarse, tables.long_fine);
 }
 
 RotaryTables bake(const RotaryPlan& plan, uint64_t context) {

@@ -238,8 +238,8 @@ std::string rotary_text(const RotaryPlan& plan) {
 
 std::string chosen_context_text(uint64_t context) {
   return std::format(
-      "the context becomes {}, the scaling's factor times the context before any scaling; "
-      "--context N asks for another",
+      "the context becomes {}: that before any scaling, times the factor; --context N asks for "
+      "another",
       context);
 }
 
