@@ -275,6 +275,47 @@ int status_of(const Body& body) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
+TEST_CASE("a process that is killed while it extends leaves a model, and so do several at once") {
+  const ScratchFolder folder;
+  const std::string path = folder / "model.vvl";
+  convert_golden("llama_grouped_heads", path, "");  // 256 positions; extended, 512 or 1024
+  const auto check_whole = [&] {
+    const auto model = Model::load(path);
+    REQUIRE_MESSAGE(model.has_value(), (model ? "" : model.error().message));
+    const size_t context = (*model)->decoder().context;
+    CHECK((context == 256 || context == 512 || context == 1024));
+    CHECK((*model)->damage().empty());
+  };
+  const auto extend_again_and_again = [&] {
+    for (int round = 0; round < 1000; ++round) {
+      const auto done = extend_by(path, round % 2 == 0 ? "linear:2" : "yarn:4");
+      if (!done && !message(done).contains("another process")) ::_exit(1);
+    }
+  };
+  for (int round = 0; round < 40; ++round) {
+    CAPTURE(round);
+    std::vector<pid_t> children;
+    for (int i = 0; i < 1 + round % 3; ++i) {
+      children.push_back(::fork());
+      REQUIRE(children.back() >= 0);
+      if (children.back() == 0) {
+        extend_again_and_again();
+        ::_exit(0);
+      }
+    }
+    ::usleep(1000 + 700 * round);
+    for (const pid_t child : children) ::kill(child, SIGKILL);
+    for (const pid_t child : children) {
+      int status = 0;
+      REQUIRE(::waitpid(child, &status, 0) == child);
+      CHECK((WIFSIGNALED(status) || WEXITSTATUS(status) == 0));
+    }
+    check_whole();
+  }
+  REQUIRE(extend_by(path, "yarn:4"));
+  CHECK((*Model::load(path))->decoder().context == 1024);
+}
+
 TEST_CASE("a disk without room leaves the file as it was") {
   const ScratchFolder folder;
   const std::string path = folder / "model.vvl";
