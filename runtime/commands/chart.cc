@@ -18,7 +18,7 @@ constexpr double kLabelSpace = 15;
 class Scale {
  public:
   Scale(const Axis& axis, double from, double to)
-      : logarithmic_(axis.logarithmic), from_(from), to_(to) {}
+      : logarithmic_(axis.logarithmic), whole_(axis.whole), from_(from), to_(to) {}
 
   bool shows(double value) const {
     return std::isfinite(value) && (!logarithmic_ || value > 0) && std::abs(value) < 1e300;
@@ -46,10 +46,14 @@ class Scale {
                                       : (value - least_) / (most_ - least_);
     return from_ + share * (to_ - from_);
   }
-  std::vector<double> tick_values() const { return ticks(least_, most_, logarithmic_); }
+  std::vector<double> tick_values() const {
+    std::vector<double> values = ticks(least_, most_, logarithmic_);
+    if (whole_) std::erase_if(values, [](double value) { return value != std::round(value); });
+    return values;
+  }
 
  private:
-  bool logarithmic_;
+  bool logarithmic_, whole_;
   double from_, to_;
   double least_ = std::numeric_limits<double>::infinity(), most_ = -least_;
 };
@@ -161,7 +165,7 @@ std::string draw(const HeatMap& map) {
     const size_t i = row * map.rows / rows * map.columns + column * map.columns / columns;
     return i < map.values.size() ? map.values[i] : std::nan("");
   };
-  Scale colors({}, 0, 1), x({}, kLeft, kRight), y({}, kTop, kBottom);
+  Scale colors({}, 0, 1), x({.whole = true}, kLeft, kRight), y({.whole = true}, kTop, kBottom);
   for (size_t row = 0; row < rows; ++row) {
     for (size_t column = 0; column < columns; ++column) colors.include(value(row, column));
   }
@@ -183,10 +187,15 @@ std::string draw(const HeatMap& map) {
           width + 0.3, height + 0.3, scale_color(colors.at(value(row, column))));
     }
   }
-  for (const double tick : x.tick_values()) draw_x_tick(svg, x.at(tick), tick);
+  // Ticks stand at the middle of a column or row.
+  for (const double tick : x.tick_values()) {
+    if (tick < map.last_column) draw_x_tick(svg, x.at(tick + 0.5), tick);
+  }
   for (const double tick : y.tick_values()) {
-    svg.line({kLeft - 5, y.at(tick)}, {kLeft, y.at(tick)}, "axis");
-    svg.text({kLeft - 9, y.at(tick) + 4.5}, tick_text(tick), "tick", TextAnchor::kEnd);
+    if (tick >= static_cast<double>(map.rows)) continue;
+    const double middle = y.at(tick + 0.5);
+    svg.line({kLeft - 5, middle}, {kLeft, middle}, "axis");
+    svg.text({kLeft - 9, middle + 4.5}, tick_text(tick), "tick", TextAnchor::kEnd);
   }
   // The key: a bar of all colours with the values that they stand for.
   constexpr double kKey = kRight + 28, kKeyWidth = 16, kKeySteps = 48;

@@ -13,6 +13,7 @@ namespace volvelle {
 struct Axis {
   std::string label;
   bool logarithmic = false;
+  bool whole = false;  // counts something: no ticks between
 };
 
 struct Series {

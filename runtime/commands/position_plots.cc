@@ -51,8 +51,8 @@ std::string plot_rotary(const std::string& title, std::span<const float> origina
                         size_t trained_context, size_t context) {
   LineChart chart{.title = title,
                   .subtitle = "Rotary positions: how far each plane of a head takes to turn once",
-                  .x = {"plane"},
-                  .y = {"wavelength, positions", true}};
+                  .x = {.label = "plane", .whole = true},
+                  .y = {.label = "wavelength, positions", .logarithmic = true}};
   const bool scaled = !std::ranges::equal(original, present);
   chart.series.push_back(wavelengths(scaled ? "present" : "as trained", present, 1));
   if (!beyond.empty()) chart.series.push_back(wavelengths("long sequences", beyond, 0.5));
@@ -70,7 +70,7 @@ std::string plot_slopes(const std::string& title, std::span<const float> slopes,
   LineChart chart{
       .title = title,
       .subtitle = "Linear biases (ALiBi): what is added to a key's logit, for each head",
-      .x = {"distance to the key, tokens"},
+      .x = {.label = "distance to the key, tokens", .whole = true},
       .y = {"bias"}};
   for (size_t head = 0; head < slopes.size(); ++head) {
     const double last = static_cast<double>(distance);
@@ -96,7 +96,7 @@ std::string plot_row_norms(const std::string& title, size_t rows, size_t width,
   }
   return draw(LineChart{.title = title,
                         .subtitle = "Learned positions: the length of each row of the table",
-                        .x = {"position"},
+                        .x = {.label = "position", .whole = true},
                         .y = {"Euclidean norm"},
                         .series = {std::move(series)}});
 }
@@ -123,7 +123,7 @@ std::string plot_row_likeness(const std::string& title, size_t rows, size_t widt
   return draw(LineChart{
       .title = title,
       .subtitle = "Learned positions: how alike rows of the table are, mean of up to 32 pairs",
-      .x = {"distance between two positions, tokens"},
+      .x = {.label = "distance between two positions, tokens", .whole = true},
       .y = {"cosine similarity"},
       .series = {std::move(series)}});
 }

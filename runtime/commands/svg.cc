@@ -16,7 +16,7 @@ constexpr const char* kStyle =
     ".title{font-size:19px;font-weight:600}.subtitle,.tick,.label{fill:#69707d}\n"
     ".axis{stroke:#69707d}.grid{stroke:#8a93a3;stroke-opacity:.25}\n"
     ".mark{stroke:#8a93a3;stroke-dasharray:6 4}\n"
-    "path{fill:none;stroke-width:2;stroke-linejoin:round}\n"
+    "rect{shape-rendering:crispEdges}path{fill:none;stroke-width:2;stroke-linejoin:round}\n"
     "@media(prefers-color-scheme:dark){text{fill:#e4e7ec}.subtitle,.tick,.label{fill:#a7afbd}}\n"
     "</style>\n";
 
