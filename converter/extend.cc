@@ -215,11 +215,13 @@ Result<uint64_t> choose_context(const file::Model& model, std::span<const Scheme
   if (context == 0 || context > kMaxContext) {
     return fail("--context {}: must be from 1 to {}", context, kMaxContext);
   }
-  if (stack.position() >= 0 && context > stack.context()) {
-    return fail(
-        "--context {}: {} adds a table of {} positions to its embeddings as well, which stays as "
-        "it is",
-        context, options.model, stack.context());
+  for (const file::Position* position : *model.positions()) {
+    const file::Scheme other = position->scheme_type();
+    if (context > stack.context() &&
+        (other == file::Scheme::AdditiveTable || other == file::Scheme::ClippedRelative)) {
+      return fail("--context {}: {} has tables for {} positions beside its rotary ones, which stay",
+                  context, options.model, stack.context());
+    }
   }
   if (!options.context && context != stack.context()) {
     report.notices.push_back(chosen_context_text(context));

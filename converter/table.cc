@@ -68,6 +68,12 @@ Offset<file::RotaryScaling> add_scaling(FlatBufferBuilder& builder, const Rotary
   return scaling.Finish();
 }
 
+Offset<file::Position> add(FlatBufferBuilder& builder, const RotaryPlan& plan,
+                           const StoredDials& dials) {
+  const auto rotary = add_rotary(builder, plan, dials);
+  return file::CreatePosition(builder, file::Scheme::Rotary, rotary.Union());
+}
+
 Offset<file::Position> add(FlatBufferBuilder& builder, const recipe::SlopesPlan& plan) {
   const auto bias = file::CreateLinearBiasDirect(builder, &plan.slopes);
   return file::CreatePosition(builder, file::Scheme::LinearBias, bias.Union());
@@ -229,8 +235,7 @@ void build_table(const About& about, const recipe::Model& model,
   size_t next_dials = 0;
   for (const recipe::PositionPlan& plan : model.positions) {
     if (const auto* rotary = std::get_if<RotaryPlan>(&plan)) {
-      const auto stored = add_rotary(builder, *rotary, dials[next_dials++]);
-      positions.push_back(file::CreatePosition(builder, file::Scheme::Rotary, stored.Union()));
+      positions.push_back(add(builder, *rotary, dials[next_dials++]));
     } else if (const auto* slopes = std::get_if<recipe::SlopesPlan>(&plan)) {
       positions.push_back(add(builder, *slopes));
     } else {
