@@ -48,14 +48,7 @@ const char* part_of(const recipe::Tensor& tensor) {
   return "";
 }
 
-std::string position_text(const RotaryPlan& plan) {
-  std::string text = std::format("rotary, base {:.10g}, width {}, {} pairs", plan.base, plan.width,
-                                 plan.pairing == Pairing::kHalf ? "half" : "interleaved");
-  if (const std::string scaling = scaling_text(plan.scaling); !scaling.empty()) {
-    text += ", " + scaling;
-  }
-  return text;
-}
+std::string position_text(const RotaryPlan& plan) { return rotary_text(plan); }
 
 std::string position_text(const recipe::SlopesPlan& plan) {
   return std::format("linear bias (ALiBi) of {} heads", plan.slopes.size());
@@ -213,23 +206,45 @@ Result<flatbuffers::Offset<file::Tokenizer>> write_tokenizer(
                          });
 }
 
-void apply_scaling(const ScalingSpec& spec, recipe::Model& model, ConvertReport& report) {
-  for (recipe::PositionPlan& position : model.positions) {
-    auto* const rotary = std::get_if<RotaryPlan>(&position);
-    if (rotary == nullptr) continue;
-    RotaryPlan& plan = *rotary;
-    if (plan.scaling.kind != RotaryScalingKind::kNone) {
-      report.notices.push_back(std::format("the checkpoint's own {} of positions is left out",
-                                           scaling_text(plan.scaling)));
-    }
-    plan = rescale(plan, spec, model.trained_context);
+// How far the scaling reaches; nothing where there is none to apply.
+Result<std::optional<uint64_t>> apply_scaling(const std::optional<ScalingSpec>& spec,
+                                              recipe::Model& model, ConvertReport& report) {
+  std::optional<uint64_t> reach;
+  if (!spec) return reach;
+  std::vector<bool> rotary;
+  std::vector<LayerSight> layers;
+  for (const recipe::PositionPlan& position : model.positions) {
+    rotary.push_back(std::holds_alternative<RotaryPlan>(position));
   }
+  for (const recipe::Block& block : model.blocks) {
+    layers.push_back({block.attention.position, block.attention.window});
+  }
+  const std::vector<bool> local = local_schemes(rotary, layers);
+  for (size_t i = 0; i < model.positions.size(); ++i) {
+    auto* const plan = std::get_if<RotaryPlan>(&model.positions[i]);
+    if (plan == nullptr) continue;
+    if (local[i]) {
+      report.notices.push_back(local_scheme_text(*plan));
+      continue;
+    }
+    if (plan->scaling.kind != RotaryScalingKind::kNone) {
+      report.notices.push_back(std::format("the checkpoint's own {} of positions is left out",
+                                           scaling_text(plan->scaling)));
+    }
+    *plan = rescale(*plan, *spec, model.trained_context);
+    const uint64_t scaled = scaled_context(*plan, model.trained_context);
+    reach = std::min(reach.value_or(scaled), scaled);
+  }
+  if (!reach) {
+    return fail("--rope-scaling: the model has no rotary positions, which are all that it scales");
+  }
+  return reach;
 }
 
 Result<uint64_t> choose_context(const ConvertOptions& options, const recipe::Model& model,
-                                ConvertReport& report) {
+                                const std::optional<uint64_t>& reach, ConvertReport& report) {
   const uint64_t trained = model.trained_context;
-  const uint64_t context = options.context.value_or(trained);
+  const uint64_t context = options.context.value_or(reach.value_or(trained));
   if (context == 0 || context > kMaxContext) {
     return fail("--context {}: must be from 1 to {}", context, kMaxContext);
   }
@@ -248,7 +263,12 @@ Result<uint64_t> choose_context(const ConvertOptions& options, const recipe::Mod
         "be extended",
         context, trained);
   }
-  if (context > trained && !std::ranges::all_of(model.positions, reaches_on)) {
+  if (reach && !options.context && context != trained) {
+    report.notices.push_back(chosen_context_text(context));
+  }
+  if (reach && context > *reach) {
+    report.notices.push_back(beyond_scaling_text(context, *reach));
+  } else if (!reach && context > trained && !std::ranges::all_of(model.positions, reaches_on)) {
     report.notices.push_back(
         std::format("the model was trained for {} positions; the tables reach {}, beyond which "
                     "nothing scales them",
@@ -279,8 +299,9 @@ Result<ConvertReport> convert(const ConvertOptions& options, const ThreadPool& t
   VOLVELLE_ASSIGN_OR_RETURN(OpenedSource opened,
                             open_source(options.source, options.ignored_keys, options.tokenizer));
   VOLVELLE_ASSIGN_OR_RETURN(recipe::Model model, describe(*opened.family, opened.checkpoint));
-  if (options.scaling) apply_scaling(*options.scaling, model, report);
-  VOLVELLE_ASSIGN_OR_RETURN(const uint64_t context, choose_context(options, model, report));
+  VOLVELLE_ASSIGN_OR_RETURN(const std::optional<uint64_t> reach,
+                            apply_scaling(options.scaling, model, report));
+  VOLVELLE_ASSIGN_OR_RETURN(const uint64_t context, choose_context(options, model, reach, report));
 
   report.name = opened.name;
   report.origin = opened.origin;

@@ -73,33 +73,8 @@ Offset<file::RotaryScaling> add_scaling(FlatBufferBuilder& builder, const Rotary
 
 Offset<file::Position> add(FlatBufferBuilder& builder, const RotaryPlan& plan,
                            const StoredDials& dials) {
-  const RotaryTables& tables = dials.tables;
-  const auto scaling = add_scaling(builder, plan.scaling);
-  const auto original = builder.CreateVector(tables.original_frequencies);
-  const auto frequencies = builder.CreateVector(tables.frequencies);
-  const bool switches = tables.switch_length != 0;
-  const auto long_frequencies = switches ? builder.CreateVector(tables.long_frequencies)
-                                         : Offset<flatbuffers::Vector<float>>();
-  file::RotaryBuilder rotary(builder);
-  rotary.add_pairing(plan.pairing == Pairing::kHalf ? file::Pairing::half
-                                                    : file::Pairing::interleaved);
-  rotary.add_width(plan.width);
-  rotary.add_base(plan.base);
-  rotary.add_original_frequencies(original);
-  rotary.add_frequencies(frequencies);
-  rotary.add_scaling(scaling);
-  rotary.add_amplitude(tables.amplitude);
-  rotary.add_coarse(&dials.coarse);
-  rotary.add_coarse_rows(tables.coarse_rows);
-  rotary.add_fine(&dials.fine);
-  rotary.add_fine_rows(tables.fine_rows);
-  if (switches) {
-    rotary.add_switch_length(tables.switch_length);
-    rotary.add_long_frequencies(long_frequencies);
-    rotary.add_long_coarse(&dials.long_coarse);
-    rotary.add_long_fine(&dials.long_fine);
-  }
-  return file::CreatePosition(builder, file::Scheme::Rotary, rotary.Finish().Union());
+  const auto rotary = add_rotary(builder, plan, dials);
+  return file::CreatePosition(builder, file::Scheme::Rotary, rotary.Union());
 }
 
 Offset<file::Position> add(FlatBufferBuilder& builder, const recipe::SlopesPlan& plan) {
@@ -232,6 +207,49 @@ Offset<file::Stack> add_stack(FlatBufferBuilder& builder, const recipe::Model& m
 }
 
 }  // namespace
+
+Offset<file::Rotary> add_rotary(FlatBufferBuilder& builder, const RotaryPlan& plan,
+                                const StoredDials& dials,
+                                const std::optional<Extension>& extension) {
+  const RotaryTables& tables = dials.tables;
+  const auto scaling = add_scaling(builder, plan.scaling);
+  const auto original = builder.CreateVector(tables.original_frequencies);
+  const auto frequencies = builder.CreateVector(tables.frequencies);
+  const bool switches = tables.switch_length != 0;
+  const auto long_frequencies = switches ? builder.CreateVector(tables.long_frequencies)
+                                         : Offset<flatbuffers::Vector<float>>();
+  Offset<file::RotaryScaling> own_scaling;
+  if (plan.origin) own_scaling = add_scaling(builder, plan.origin->scaling);
+  Offset<file::Extension> extended;
+  if (extension) {
+    extended = file::CreateExtension(builder, extension->file_bytes, extension->table_bytes);
+  }
+  file::RotaryBuilder rotary(builder);
+  rotary.add_pairing(plan.pairing == Pairing::kHalf ? file::Pairing::half
+                                                    : file::Pairing::interleaved);
+  rotary.add_width(plan.width);
+  rotary.add_base(plan.base);
+  rotary.add_original_frequencies(original);
+  rotary.add_frequencies(frequencies);
+  rotary.add_scaling(scaling);
+  rotary.add_amplitude(tables.amplitude);
+  rotary.add_coarse(&dials.coarse);
+  rotary.add_coarse_rows(tables.coarse_rows);
+  rotary.add_fine(&dials.fine);
+  rotary.add_fine_rows(tables.fine_rows);
+  if (switches) {
+    rotary.add_switch_length(tables.switch_length);
+    rotary.add_long_frequencies(long_frequencies);
+    rotary.add_long_coarse(&dials.long_coarse);
+    rotary.add_long_fine(&dials.long_fine);
+  }
+  if (plan.origin) {
+    rotary.add_own_base(plan.origin->base);
+    rotary.add_own_scaling(own_scaling);
+  }
+  rotary.add_extension(extended);
+  return rotary.Finish();
+}
 
 void build_table(const About& about, const recipe::Model& model,
                  std::span<const StoredTensor> tensors, std::span<const StoredDials> dials,

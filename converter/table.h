@@ -4,6 +4,7 @@
 #define VOLVELLE_CONVERTER_TABLE_H_
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -29,6 +30,17 @@ struct About {
   std::string family;
   std::string licence;
 };
+
+// Lengths before the first extension, as file::Extension has them.
+struct Extension {
+  uint64_t file_bytes = 0;
+  uint32_t table_bytes = 0;
+};
+
+// A rotary scheme. Without `extension`: of a file as it is converted.
+flatbuffers::Offset<file::Rotary> add_rotary(flatbuffers::FlatBufferBuilder& builder,
+                                             const RotaryPlan& plan, const StoredDials& dials,
+                                             const std::optional<Extension>& extension = {});
 
 // Finishes `builder` with the model's table.
 //

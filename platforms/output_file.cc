@@ -25,7 +25,13 @@ std::string folder_of(const std::string& path) {
   return slash == 0 ? "/" : path.substr(0, slash);
 }
 
-std::string reason(int error) {
+std::unexpected<Error> taken(const std::string& path) {
+  return fail("{}: exists already; choose another name or ask to overwrite it", path);
+}
+
+}  // namespace
+
+std::string write_failure(int error) {
   switch (error) {
     case ENOSPC:
     case EDQUOT:
@@ -44,12 +50,6 @@ std::string reason(int error) {
       return std::strerror(error);
   }
 }
-
-std::unexpected<Error> taken(const std::string& path) {
-  return fail("{}: exists already; choose another name or ask to overwrite it", path);
-}
-
-}  // namespace
 
 struct OutputFile::Unfinished {
   std::string path;
@@ -100,7 +100,7 @@ Result<> OutputFile::Unfinished::open(bool visible) {
   name_beside();
   ::unlink(beside.c_str());  // of an earlier process with our number
   descriptor = ::open(beside.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, kMode);
-  if (descriptor < 0) return fail("{}: cannot be made: {}", path, reason(errno));
+  if (descriptor < 0) return fail("{}: cannot be made: {}", path, write_failure(errno));
   return {};
 }
 
@@ -111,11 +111,11 @@ Result<> OutputFile::Unfinished::give_name() {
       return ::linkat(AT_FDCWD, nameless.c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW) == 0;
     };
     if (link_as(path)) return {};
-    if (errno != EEXIST) return fail("{}: cannot be named: {}", path, reason(errno));
+    if (errno != EEXIST) return fail("{}: cannot be named: {}", path, write_failure(errno));
     if (!overwrite) return taken(path);
     name_beside();
     ::unlink(beside.c_str());
-    if (!link_as(beside)) return fail("{}: cannot be named: {}", path, reason(errno));
+    if (!link_as(beside)) return fail("{}: cannot be named: {}", path, write_failure(errno));
   } else if (!overwrite) {
     // A link, unlike a rename, never replaces; file systems without links leave us the check.
     if (::link(beside.c_str(), path.c_str()) == 0) {
@@ -125,7 +125,7 @@ Result<> OutputFile::Unfinished::give_name() {
     if (errno == EEXIST || ::access(path.c_str(), F_OK) == 0) return taken(path);
   }
   if (::rename(beside.c_str(), path.c_str()) != 0) {
-    return fail("{}: cannot be named: {}", path, reason(errno));
+    return fail("{}: cannot be named: {}", path, write_failure(errno));
   }
   keep_on_signal(beside);
   beside.clear();
@@ -189,7 +189,7 @@ Result<> OutputFile::write(uint64_t offset, std::span<const std::byte> bytes) {
     if (written < 0) {
       if (errno == EINTR) continue;
       file_->broken = true;
-      return fail("{}: cannot be written: {}", path(), reason(errno));
+      return fail("{}: cannot be written: {}", path(), write_failure(errno));
     }
     bytes = bytes.subspan(static_cast<size_t>(written));
     offset += static_cast<uint64_t>(written);
@@ -208,7 +208,7 @@ Result<> OutputFile::commit() {
   // Bytes first, name second: a name that survives a power cut must not show missing bytes.
   if (::fsync(file_->descriptor) != 0) {
     file_->broken = true;
-    return fail("{}: cannot be written: {}", path(), reason(errno));
+    return fail("{}: cannot be written: {}", path(), write_failure(errno));
   }
   if (auto named = file_->give_name(); !named) {
     file_->broken = true;
@@ -221,7 +221,7 @@ Result<> OutputFile::commit() {
     const bool synced = ::fsync(folder) == 0 || errno == EINVAL || errno == ENOTSUP;
     const int error = errno;
     ::close(folder);
-    if (!synced) return fail("{}: its folder cannot be synced: {}", path(), reason(error));
+    if (!synced) return fail("{}: its folder cannot be synced: {}", path(), write_failure(error));
   }
   return {};
 }

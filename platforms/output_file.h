@@ -68,6 +68,9 @@ class OutputFile {
   uint64_t position_ = 0;
 };
 
+// Why a write failed and what to do about it, of an errno value: "the disk is full; make room …".
+std::string write_failure(int error);
+
 }  // namespace volvelle
 
 #endif  // VOLVELLE_PLATFORMS_OUTPUT_FILE_H_

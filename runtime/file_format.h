@@ -10,6 +10,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
+
+#include "platforms/error.h"
+#include "schema/volvelle_generated.h"
 
 namespace volvelle {
 
@@ -48,6 +52,19 @@ inline constexpr uint64_t kMaxTableBytes = 64 * 1024 * 1024;
 
 uint64_t checksum(std::span<const std::byte> bytes);  // XXH3-64
 uint64_t header_checksum(const HeaderSlot& slot);
+
+// The table that counts: the newest whole one.
+struct FileTable {
+  const file::Model* model = nullptr;  // in the file's bytes, its structure verified
+  HeaderSlot slot;
+  size_t slot_index = 0;
+  std::string damage;  // why a newer generation than this is passed over; empty: there is none
+};
+
+// The newest table of a file of these bytes. A generation that is cut short, or whose header's or
+// table's checksum does not hold, gives way to the one before it, which a file that was never
+// extended does not have. Fails with a sentence that opens with `name`.
+Result<FileTable> open_table(std::span<const std::byte> file, const std::string& name);
 
 }  // namespace volvelle
 

@@ -26,6 +26,10 @@
 
 namespace volvelle {
 
+namespace file {
+struct Rotary;
+}
+
 enum class TensorType : uint8_t { kF32, kQ8, kQ4 };
 
 // A part of the file and the checksum that it should have.
@@ -82,6 +86,7 @@ struct Rotary {
   std::span<const float> original_frequencies;  // [planes]
   std::span<const float> frequencies;           // [planes]
   ScalingRecord scaling;
+  const file::Rotary* record = nullptr;  // all that the file says, for people
 };
 
 // Adds row position + row_offset of a table to the embedding.
@@ -273,6 +278,10 @@ class Model {
   const Generation& generation() const { return generation_; }
   uint64_t file_bytes() const { return bytes_.size(); }
   uint64_t table_bytes() const { return table_bytes_; }
+  uint64_t file_generation() const { return file_generation_; }  // 1, and one more by extension
+
+  // Why a newer generation of the file was passed over for this one; empty: there is none.
+  const std::string& damage() const { return damage_; }
 
   // Calls function(linear, share) for every linear in the order of execution; `share` is the part
   // of tokens that go through it, below 1 for experts.
@@ -300,6 +309,8 @@ class Model {
   std::optional<MappedFile> file_;
   std::span<const std::byte> bytes_;
   uint64_t table_bytes_ = 0;
+  uint64_t file_generation_ = 0;
+  std::string damage_;
   std::string path_, name_, origin_, family_, licence_;
   size_t vocabulary_ = 0;
   std::vector<Tensor> tensors_;

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <cstring>
 
 #include "runtime/distance_buckets.h"
 #include "runtime/file_format.h"
@@ -36,23 +35,15 @@ std::string text(const flatbuffers::String* string) {
   return text;
 }
 
-const HeaderSlot* newest_slot(std::span<const std::byte> bytes, std::array<HeaderSlot, 2>& slots) {
-  const HeaderSlot* newest = nullptr;
-  for (size_t i = 0; i < slots.size(); ++i) {
-    if (bytes.size() < kSlotOffsets[i] + sizeof(HeaderSlot)) continue;
-    std::memcpy(&slots[i], bytes.data() + kSlotOffsets[i], sizeof(HeaderSlot));
-    if (slots[i].magic != kFileMagic || slots[i].checksum != header_checksum(slots[i])) continue;
-    if (newest == nullptr || slots[i].generation > newest->generation) newest = &slots[i];
-  }
-  return newest;
-}
-
 }  // namespace
 
 Result<void> ModelVerifier::verify(Model& model) {
   ModelVerifier verifier(model);
-  VOLVELLE_ASSIGN_OR_RETURN(const file::Model* table, verifier.open_table());
-
+  VOLVELLE_ASSIGN_OR_RETURN(const FileTable opened, open_table(model.bytes_, model.path_));
+  const file::Model* table = opened.model;
+  model.table_bytes_ = opened.slot.table_bytes;
+  model.file_generation_ = opened.slot.generation;
+  model.damage_ = opened.damage;
   model.name_ = text(table->name());
   model.origin_ = text(table->origin());
   model.family_ = text(table->family());
@@ -81,45 +72,6 @@ Result<void> ModelVerifier::verify(Model& model) {
   VOLVELLE_RETURN_IF_ERROR(verifier.add_generation(table->generation()));
   if (table->tokenizer() != nullptr) return verifier.add_tokenizer(*table->tokenizer());
   return {};
-}
-
-Result<const file::Model*> ModelVerifier::open_table() {
-  const std::span<const std::byte> bytes = model_.bytes_;
-  if (bytes.size() < kFileMagic.size() ||
-      std::memcmp(bytes.data(), kFileMagic.data(), kFileMagic.size()) != 0) {
-    return refuse("this is not a Volvelle model; make one with `volvelle convert`");
-  }
-  std::array<HeaderSlot, 2> slots;
-  const HeaderSlot* slot = newest_slot(bytes, slots);
-  if (slot == nullptr)
-    return refuse("header: its checksum does not hold; copy or convert the file again");
-  if (slot->version != kFileVersion) {
-    return refuse(
-        "header: file version {} is not the version {} that this program reads; convert again",
-        slot->version, kFileVersion);
-  }
-  if (slot->file_bytes > bytes.size()) {
-    return refuse(
-        "header: the file should have {} bytes but has {}; it was cut short, copy it again",
-        slot->file_bytes, bytes.size());
-  }
-  if (slot->table_bytes > kMaxTableBytes || slot->table_bytes > bytes.size() ||
-      slot->table_offset > bytes.size() - slot->table_bytes ||
-      slot->table_offset % kSegmentAlignment != 0) {
-    return refuse("header: the table lies outside the file");
-  }
-  const auto table = bytes.subspan(slot->table_offset, slot->table_bytes);
-  if (checksum(table) != slot->table_checksum) {
-    return refuse("table: its checksum does not hold; copy or convert the file again");
-  }
-  model_.table_bytes_ = table.size();
-  const auto* data = reinterpret_cast<const uint8_t*>(table.data());
-  flatbuffers::Verifier verifier(data, table.size(), /*max_depth=*/16, /*max_tables=*/1 << 20);
-  // The identifier is read at a fixed offset, so the length is checked before it.
-  if (table.size() < 16 || !file::VerifyModelBuffer(verifier)) {
-    return refuse("table: its structure is damaged; convert the checkpoint again");
-  }
-  return file::GetModel(data);
 }
 
 Result<SegmentView> ModelVerifier::locate(const file::Segment* segment,
@@ -390,6 +342,7 @@ Result<Rotary> ModelVerifier::rotary(const file::Rotary& stored, const std::stri
       return refuse("{}: long_frequencies must hold {} values", where, width / 2);
     }
   }
+  rotary.record = &stored;
   rotary.base = stored.base();
   rotary.amplitude = stored.amplitude();
   if (const file::RotaryScaling* scaling = stored.scaling()) {

@@ -22,7 +22,6 @@ class ModelVerifier {
   explicit ModelVerifier(Model& model) : model_(model), unspent_bytes_(model.bytes_.size()) {}
 
   // Each fails with a sentence that opens with the file's path and `where`.
-  Result<const file::Model*> open_table();
   Result<SegmentView> locate(const file::Segment* segment, const std::string& where) const;
   Result<SegmentView> locate_checked(const file::Segment* segment, const std::string& where);
   Result<void> spend(uint64_t bytes, const std::string& where);

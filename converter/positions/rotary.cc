@@ -143,12 +143,7 @@ double attention_factor(const RotaryScaling& scaling) {
   return 1;
 }
 
-RotaryTables bake(const RotaryPlan& plan, uint64_t context) {
-  RotaryTables tables;
-  tables.original_frequencies = rotary_frequencies(plan.base, plan.width);
-  tables.frequencies = scale(plan, tables.original_frequencies);
-  tables.amplitude = static_cast<float>(attention_factor(plan.scaling));
-
+void turn_dials(RotaryTables& tables, uint64_t context) {
   const int fine_bits =
       std::bit_width(context - 1) / 2;  // from sqrt(context / 2) to sqrt(2 context)
   tables.fine_rows = uint32_t{1} << fine_bits;
@@ -159,12 +154,22 @@ RotaryTables bake(const RotaryPlan& plan, uint64_t context) {
     coarse = dial_rows(frequencies, tables.coarse_rows, tables.fine_rows, tables.amplitude);
   };
   turn(tables.frequencies, tables.coarse, tables.fine);
+  if (tables.switch_length != 0)
+    turn(tables.long_frequencies, tables.long_coarse, tables.long_fine);
+}
+
+RotaryTables bake(const RotaryPlan& plan, uint64_t context) {
+  RotaryTables tables;
+  tables.original_frequencies =
+      rotary_frequencies(plan.origin ? plan.origin->base : plan.base, plan.width);
+  tables.frequencies = scale(plan, rotary_frequencies(plan.base, plan.width));
+  tables.amplitude = static_cast<float>(attention_factor(plan.scaling));
   if (plan.scaling.kind == RotaryScalingKind::kLongRope &&
       context > plan.scaling.original_context) {
     tables.switch_length = plan.scaling.original_context;
     tables.long_frequencies = divided_frequencies(plan.base, plan.width, plan.scaling.long_factors);
-    turn(tables.long_frequencies, tables.long_coarse, tables.long_fine);
   }
+  turn_dials(tables, context);
   return tables;
 }
 

@@ -17,9 +17,8 @@
 
 namespace volvelle {
 
-// Positions above this would make the product of a position and a float frequency inexact in
-// double.
-inline constexpr uint64_t kMaxContext = uint64_t{1} << 28;
+// What the runtime accepts; the product of a position and a float frequency is exact in double.
+inline constexpr uint64_t kMaxContext = uint64_t{1} << 24;
 
 enum class RotaryScalingKind : uint8_t {
   kNone,
@@ -64,7 +63,15 @@ struct RotaryScaling {
   bool operator==(const RotaryScaling&) const = default;
 };
 
-// What a checkpoint says about one rotary scheme.
+// What a checkpoint says, where a user asked for something else.
+struct RotaryOrigin {
+  double base = 10000;
+  RotaryScaling scaling;
+
+  bool operator==(const RotaryOrigin&) const = default;
+};
+
+// One rotary scheme.
 struct RotaryPlan {
   Pairing pairing = Pairing::kHalf;
   uint32_t width = 0;  // rotated elements of a head; even
@@ -72,12 +79,13 @@ struct RotaryPlan {
   RotaryScaling scaling;
   // [width / 2]: each frequency is divided by its own, and `scaling` is but a record; empty: none
   std::vector<float> divisors;
+  std::optional<RotaryOrigin> origin;  // none: base and scaling are the checkpoint's own
 
   bool operator==(const RotaryPlan&) const = default;
 };
 
 struct RotaryTables {
-  std::vector<float> original_frequencies;  // [planes], before scaling
+  std::vector<float> original_frequencies;  // [planes], of the checkpoint's base, before scaling
   std::vector<float> frequencies;           // [planes]; dynamic NTK: up to the trained context
   std::vector<float> long_frequencies;      // [planes] beyond switch_length; empty: no such
   std::vector<float> coarse;                // [coarse_rows, 2, planes], times `amplitude`
@@ -117,6 +125,10 @@ double ntk_base(double base, double factor, uint32_t width);
 
 // What multiplies cosines and sines; 1 but for yarn and LongRoPE.
 double attention_factor(const RotaryScaling& scaling);
+
+// Turns the frequencies of `tables` into dials that reach [0, context), context in [1,
+// kMaxContext].
+void turn_dials(RotaryTables& tables, uint64_t context);
 
 // Dials that reach the positions [0, context); context in [1, kMaxContext]. About 2 * sqrt(context)
 // rows. LongRoPE has a long dial only where the context goes beyond its switch.

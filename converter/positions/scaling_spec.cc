@@ -187,21 +187,72 @@ Result<ScalingSpec> parse_scaling_spec(std::string_view text) {
 RotaryPlan rescale(const RotaryPlan& plan, const ScalingSpec& spec, uint64_t trained_context) {
   RotaryPlan rescaled{.pairing = plan.pairing,
                       .width = plan.width,
-                      .base = spec.base.value_or(plan.base),
-                      .scaling = spec.scaling};
+                      .scaling = spec.scaling,
+                      .origin = plan.origin.value_or(RotaryOrigin{plan.base, plan.scaling})};
+  rescaled.base = spec.base.value_or(rescaled.origin->base);
   const bool counts = spec.scaling.kind == RotaryScalingKind::kDynamicNtk ||
                       spec.scaling.kind == RotaryScalingKind::kYarn ||
                       spec.scaling.kind == RotaryScalingKind::kLlama3;
   if (counts && spec.scaling.original_context == 0) {
-    const uint64_t known = plan.scaling.original_context;
+    const uint64_t known = rescaled.origin->scaling.original_context;
     rescaled.scaling.original_context = known != 0 ? known : trained_context;
   }
   return rescaled;
 }
 
+uint64_t scaled_context(const RotaryPlan& plan, uint64_t trained_context) {
+  uint64_t unscaled = plan.scaling.original_context;
+  if (unscaled == 0 && plan.origin) unscaled = plan.origin->scaling.original_context;
+  if (unscaled == 0) unscaled = trained_context;
+  const double reach = plan.scaling.factor * static_cast<double>(unscaled);
+  return reach < static_cast<double>(kMaxContext) ? static_cast<uint64_t>(reach) : kMaxContext;
+}
+
+std::vector<bool> local_schemes(const std::vector<bool>& rotary,
+                                std::span<const LayerSight> layers) {
+  std::vector<bool> used(rotary.size()), global(rotary.size());
+  for (const LayerSight& layer : layers) {
+    if (layer.position < 0 || !rotary[layer.position]) continue;
+    used[layer.position] = true;
+    if (layer.window == 0) global[layer.position] = true;
+  }
+  std::vector<bool> local(rotary.size());
+  if (std::ranges::find(global, true) == global.end()) return local;
+  for (size_t i = 0; i < rotary.size(); ++i) local[i] = used[i] && !global[i];
+  return local;
+}
+
 std::string scaling_text(const RotaryScaling& scaling) {
   if (scaling.kind == RotaryScalingKind::kNone) return "";
   return std::format("{} scaling by {}", kind_name(scaling.kind), scaling.factor);
+}
+
+std::string rotary_text(const RotaryPlan& plan) {
+  std::string text = std::format("rotary, base {:.10g}, width {}, {} pairs", plan.base, plan.width,
+                                 plan.pairing == Pairing::kHalf ? "half" : "interleaved");
+  if (const std::string scaling = scaling_text(plan.scaling); !scaling.empty()) {
+    text += ", " + scaling;
+  }
+  return text;
+}
+
+std::string chosen_context_text(uint64_t context) {
+  return std::format(
+      "the context becomes {}: that before any scaling, times the factor; --context N asks for "
+      "another",
+      context);
+}
+
+std::string beyond_scaling_text(uint64_t context, uint64_t reach) {
+  return std::format(
+      "the scaling is made for {} positions; the tables reach {}, beyond which nothing scales them",
+      reach, context);
+}
+
+std::string local_scheme_text(const RotaryPlan& plan) {
+  return std::format(
+      "{}: serves layers that see a window only, whatever the context, and stays as it is",
+      rotary_text(plan));
 }
 
 }  // namespace volvelle

@@ -14,8 +14,10 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "converter/positions/rotary.h"
 #include "platforms/error.h"
@@ -31,12 +33,38 @@ struct ScalingSpec {
 
 Result<ScalingSpec> parse_scaling_spec(std::string_view text);
 
-// `plan` with its own scaling replaced. Where the spec states no original context, it is the one
-// that the plan's scaling knows of, else `trained_context`.
+// `plan` with its scaling replaced, starting from what the checkpoint says whatever `plan` was made
+// of it before. Where the spec states no original context, it is the one that the checkpoint's
+// scaling knows of, else `trained_context`.
 RotaryPlan rescale(const RotaryPlan& plan, const ScalingSpec& spec, uint64_t trained_context);
+
+// The context that a rescaled plan is good for: its factor times the context before any scaling, at
+// most kMaxContext.
+uint64_t scaled_context(const RotaryPlan& plan, uint64_t trained_context);
+
+// What a layer's attention goes by.
+struct LayerSight {
+  int position = -1;    // index of a scheme; -1: none
+  uint64_t window = 0;  // keys that a query sees; 0: all
+};
+
+// Which rotary schemes a longer context leaves alone: those that turn within windows only, where
+// another turns layers that see everything (Gemma 3). `rotary`: which schemes are rotary; every
+// position of a layer is an index into it.
+std::vector<bool> local_schemes(const std::vector<bool>& rotary,
+                                std::span<const LayerSight> layers);
 
 // "yarn scaling by 4"; empty: none.
 std::string scaling_text(const RotaryScaling& scaling);
+
+// "rotary, base 10000, width 64, half pairs, yarn scaling by 4".
+std::string rotary_text(const RotaryPlan& plan);
+
+// Sentences for a user: how far a scaling reaches where no context was asked for, that a longer
+// context was, and that a scheme stays as it is.
+std::string chosen_context_text(uint64_t context);
+std::string beyond_scaling_text(uint64_t context, uint64_t reach);
+std::string local_scheme_text(const RotaryPlan& plan);
 
 }  // namespace volvelle
 

@@ -56,6 +56,15 @@ void add_model_option(CLI::App& command, std::string& path) {
   command.add_option("model", path, "The model")->required()->type_name("M.vvl");
 }
 
+Result<std::shared_ptr<const Model>> open_model(const std::string& path) {
+  auto model = Model::load(path);
+  if (model && !(*model)->damage().empty()) {
+    print_notice("{}: this is generation {} of the file; the newer one is damaged: {}", path,
+                 (*model)->file_generation(), (*model)->damage());
+  }
+  return model;
+}
+
 Result<ThreadPool> make_pool(const ComputeOptions& options) {
   size_t threads = options.threads;
   if (threads == 0)

@@ -33,6 +33,9 @@ void add_feeding_options(CLI::App& command, size_t& chunk, size_t& first_positio
 // The positional M.vvl that every such command begins with.
 void add_model_option(CLI::App& command, std::string& path);
 
+// Loads a model; a notice tells of a newer generation of the file that is damaged.
+Result<std::shared_ptr<const Model>> open_model(const std::string& path);
+
 Result<ThreadPool> make_pool(const ComputeOptions& options);
 
 const char* name_of(CacheType type);   // "f32", "f16", "q8"

@@ -6,7 +6,9 @@
 
 #include "platforms/interrupt.h"
 #include "runtime/commands/compute.h"
+#include "runtime/commands/position_plots.h"
 #include "runtime/commands/runtime_commands.h"
+#include "schema/volvelle_generated.h"
 
 namespace volvelle {
 namespace {
@@ -14,15 +16,14 @@ namespace {
 using nlohmann::ordered_json;
 
 struct InspectOptions {
-  std::string model;
+  std::string model, plot;
   bool json = false, verify = false;
 };
 
-// The largest difference between what the dials give in float and amplitude * (cos, sin)(position *
+// The largest difference between what a dial gives in float and amplitude * (cos, sin)(position *
 // frequency) in long double, over the first and last positions and both sides of the seams between
 // coarse rows.
-double dial_error(const Rotary& rotary) {
-  const Dial& dial = rotary.dial;
+double dial_error(const Dial& dial, const float* frequencies, float amplitude) {
   constexpr size_t kMostSeams = 256;
   std::vector<uint32_t> positions = {0};
   const auto add = [&](size_t position) {
@@ -41,8 +42,8 @@ double dial_error(const Rotary& rotary) {
   for (size_t i = 0; i < positions.size(); ++i) {
     const float* row = &rows[i * dial.width()];
     for (size_t plane = 0; plane < dial.planes; ++plane) {
-      const long double angle = static_cast<long double>(positions[i]) * rotary.frequencies[plane];
-      const long double scale = rotary.amplitude;
+      const long double angle = static_cast<long double>(positions[i]) * frequencies[plane];
+      const long double scale = amplitude;
       worst = std::max({worst, std::abs(row[plane] - scale * std::cos(angle)),
                         std::abs(row[dial.planes + plane] - scale * std::sin(angle))});
     }
@@ -50,7 +51,80 @@ double dial_error(const Rotary& rotary) {
   return static_cast<double>(worst);
 }
 
-ordered_json describe_position(const Position& position) {
+// The kind and every field that it reads.
+ordered_json describe_scaling(const file::RotaryScaling* scaling) {
+  constexpr size_t kMostPlanes = 4096;  // of a head that loads; a file may say anything here
+  using Kind = file::RotaryScalingKind;
+  if (scaling == nullptr) return {{"kind", "none"}, {"factor", 1.0}};
+  const Kind kind = scaling->kind();
+  ordered_json json = {{"kind", file::EnumNameRotaryScalingKind(kind)},
+                       {"factor", scaling->factor()}};
+  if (scaling->original_context() > 0) json["original_context"] = scaling->original_context();
+  if (kind == Kind::llama3) {
+    json["low_frequency_factor"] = scaling->low_frequency_factor();
+    json["high_frequency_factor"] = scaling->high_frequency_factor();
+  }
+  if (kind == Kind::yarn || kind == Kind::longrope) {
+    json["attention_factor"] = scaling->attention_factor();
+  }
+  if (kind == Kind::yarn) {
+    json["beta_fast"] = scaling->beta_fast();
+    json["beta_slow"] = scaling->beta_slow();
+    json["truncate"] = scaling->truncate();
+    json["mscale"] = scaling->mscale();
+    json["mscale_all_dim"] = scaling->mscale_all_dim();
+  }
+  if (kind == Kind::proportional) json["turning_planes"] = scaling->turning_planes();
+  for (const auto& [name, factors] : {std::pair{"short_factors", scaling->short_factors()},
+                                      std::pair{"long_factors", scaling->long_factors()}}) {
+    if (factors != nullptr && factors->size() <= kMostPlanes)
+      json[name] = std::vector<float>(factors->begin(), factors->end());
+  }
+  return json;
+}
+
+// The wavelength of each plane in positions, null for one that stands still, and how many planes
+// turn fully within the trained context.
+ordered_json describe_planes(std::span<const float> frequencies, size_t trained_context) {
+  std::vector<double> lengths;
+  for (const float frequency : frequencies) lengths.push_back(wavelength(frequency));
+  const auto turning = std::ranges::count_if(
+      lengths, [&](double length) { return length <= static_cast<double>(trained_context); });
+  return {{"turn_within_trained_context", turning}, {"wavelengths", lengths}};
+}
+
+ordered_json describe_rotary(const Rotary& rotary, size_t trained_context) {
+  const Dial& dial = rotary.dial;
+  const file::Rotary& record = *rotary.record;
+  const bool moved = record.own_scaling() != nullptr;
+  ordered_json json = {
+      {"scheme", "rotary"},
+      {"pairing", rotary.pairing == Pairing::kHalf ? "half" : "interleaved"},
+      {"width", dial.width()},
+      {"base", rotary.base},
+      {"scaling", describe_scaling(record.scaling())},
+      {"original",
+       {{"base", moved ? record.own_base() : rotary.base},
+        {"scaling", describe_scaling(moved ? record.own_scaling() : record.scaling())},
+        {"planes", describe_planes(rotary.original_frequencies, trained_context)}}},
+      {"planes", describe_planes(rotary.frequencies, trained_context)},
+      {"amplitude", rotary.amplitude},
+      {"positions", dial.positions()},
+      {"coarse_rows", dial.coarse_rows},
+      {"fine_rows", dial.fine_rows},
+      {"bytes", (dial.coarse_rows + dial.fine_rows) * dial.width() * sizeof(float)},
+      {"max_error", dial_error(dial, rotary.frequencies.data(), rotary.amplitude)}};
+  if (rotary.switch_length > 0) {
+    const std::span beyond(record.long_frequencies()->data(), dial.planes);
+    json["bytes"] = 2 * json["bytes"].get<uint64_t>();
+    json["long"] = {{"beyond", rotary.switch_length},
+                    {"planes", describe_planes(beyond, trained_context)},
+                    {"max_error", dial_error(rotary.long_dial, beyond.data(), rotary.amplitude)}};
+  }
+  return json;
+}
+
+ordered_json describe_position(const Position& position, size_t trained_context) {
   if (const auto* slopes = std::get_if<Slopes>(&position.scheme)) {
     return {{"scheme", "linear_bias"}, {"slopes", slopes->values}};
   }
@@ -63,21 +137,7 @@ ordered_json describe_position(const Position& position) {
   }
   const auto* rotary = std::get_if<Rotary>(&position.scheme);
   if (rotary == nullptr) return {{"scheme", "none"}};
-  const Dial& dial = rotary->dial;
-  ordered_json scaling = {{"kind", rotary->scaling.kind}, {"factor", rotary->scaling.factor}};
-  if (rotary->scaling.original_context > 0)
-    scaling["original_context"] = rotary->scaling.original_context;
-  return {{"scheme", "rotary"},
-          {"pairing", rotary->pairing == Pairing::kHalf ? "half" : "interleaved"},
-          {"width", dial.width()},
-          {"base", rotary->base},
-          {"scaling", std::move(scaling)},
-          {"amplitude", rotary->amplitude},
-          {"positions", dial.positions()},
-          {"coarse_rows", dial.coarse_rows},
-          {"fine_rows", dial.fine_rows},
-          {"bytes", (dial.coarse_rows + dial.fine_rows) * dial.width() * sizeof(float)},
-          {"max_error", dial_error(*rotary)}};
+  return describe_rotary(*rotary, trained_context);
 }
 
 const char* name_of(Activation activation) {
@@ -157,7 +217,7 @@ Sizes sizes_of(const Model& model) {
   for (const Position& position : model.positions()) {
     if (const auto* rotary = std::get_if<Rotary>(&position.scheme)) {
       dials += (rotary->dial.coarse_rows + rotary->dial.fine_rows) * rotary->dial.width() *
-               sizeof(float);
+               sizeof(float) * (rotary->switch_length > 0 ? 2 : 1);
     }
   }
   uint64_t tokenizer = 0;
@@ -202,6 +262,7 @@ ordered_json describe(const Model& model, bool verified) {
                        {"name", model.name()},
                        {"family", model.family()},
                        {"origin", model.origin()},
+                       {"generation_of_file", model.file_generation()},
                        {"licence", model.licence()},
                        {"context", stack.context},
                        {"trained_context", stack.trained_context},
@@ -226,7 +287,7 @@ ordered_json describe(const Model& model, bool verified) {
                          {"weights_per_token", model.weight_bytes_per_token()}}},
                        {"weights_verified", verified}};
   for (const Position& position : model.positions())
-    json["positions"].push_back(describe_position(position));
+    json["positions"].push_back(describe_position(position, stack.trained_context));
   for (const Block& block : stack.blocks) json["blocks"].push_back(describe_block(model, block));
   return json;
 }
@@ -244,18 +305,54 @@ std::string position_line(const ordered_json& position) {
                        format_count(position["rows"].get<uint64_t>()),
                        position["row_offset"].get<size_t>());
   }
-  std::string scaling = position["scaling"]["kind"].get<std::string>();
-  if (scaling != "none")
-    scaling += std::format(" by {}", position["scaling"]["factor"].get<double>());
-  return std::format(
-      "rotary, {} pairing, width {}, base {:.10g}, scaling {}\n              dials {} + {} rows "
-      "for {} "
-      "positions, "
-      "{}, error at most {:.2g}",
-      position["pairing"].get<std::string>(), position["width"].get<size_t>(),
-      position["base"].get<double>(), scaling, position["coarse_rows"].get<size_t>(),
-      position["fine_rows"].get<size_t>(), format_count(position["positions"].get<uint64_t>()),
-      format_bytes(position["bytes"].get<uint64_t>()), position["max_error"].get<double>());
+  const auto scheme = [](const ordered_json& stated) {
+    const ordered_json& scaling = stated["scaling"];
+    std::string text = std::format("base {:.10g}, scaling {}", stated["base"].get<double>(),
+                                   scaling["kind"].get<std::string>());
+    if (scaling["kind"] == "none") return text;
+    text += std::format(" by {:.10g}", scaling["factor"].get<double>());
+    for (const auto& [name, value] : scaling.items()) {
+      if (name == "kind" || name == "factor" || value == 0 || value == true || value.is_array()) {
+        continue;
+      }
+      text += std::format(
+          ", {} {}", name,
+          value.is_number() ? std::format("{:.6g}", value.get<double>()) : to_text(value));
+    }
+    return text;
+  };
+  const auto planes = [](const ordered_json& stated) {
+    const ordered_json& lengths = stated["wavelengths"];
+    const auto one = [](const ordered_json& length) {
+      return length.is_number() ? std::format("{:.4g}", length.get<double>()) : std::string("none");
+    };
+    return std::format("wavelengths {} to {}, {} of {} planes turn fully in the trained context",
+                       one(lengths.front()), one(lengths.back()),
+                       stated["turn_within_trained_context"].get<size_t>(), lengths.size());
+  };
+  constexpr const char* kIndent = "\n              ";
+  const ordered_json& original = position["original"];
+  std::string text = std::format(
+      "rotary, {} pairing, width {}, {}{}{}", position["pairing"].get<std::string>(),
+      position["width"].get<size_t>(), scheme(position), kIndent, planes(position["planes"]));
+  if (scheme(original) != scheme(position)) {
+    text += std::format("{}the checkpoint's own: {}", kIndent, scheme(original));
+  }
+  if (original["planes"] != position["planes"]) {
+    text += std::format("{}unscaled: {}", kIndent, planes(original["planes"]));
+  }
+  text += std::format("{}dials {} + {} rows for {} positions, {}, error at most {:.2g}", kIndent,
+                      position["coarse_rows"].get<size_t>(), position["fine_rows"].get<size_t>(),
+                      format_count(position["positions"].get<uint64_t>()),
+                      format_bytes(position["bytes"].get<uint64_t>()),
+                      position["max_error"].get<double>());
+  if (position.contains("long")) {
+    const ordered_json& beyond = position["long"];
+    text += std::format("{}sequences over {}: {}, error at most {:.2g}", kIndent,
+                        format_count(beyond["beyond"].get<uint64_t>()), planes(beyond["planes"]),
+                        beyond["max_error"].get<double>());
+  }
+  return text;
 }
 
 std::string block_line(const ordered_json& block) {
@@ -325,7 +422,7 @@ void print_table(const ordered_json& json) {
 }
 
 Result<> inspect(const InspectOptions& options) {
-  VOLVELLE_ASSIGN_OR_RETURN(const std::shared_ptr<const Model> model, Model::load(options.model));
+  VOLVELLE_ASSIGN_OR_RETURN(const std::shared_ptr<const Model> model, open_model(options.model));
   if (options.verify) {
     Progress progress("verifying", model->file_bytes());
     for (const Tensor& tensor : model->tensors()) {
@@ -334,11 +431,21 @@ Result<> inspect(const InspectOptions& options) {
       progress.advance(tensor.bytes());
     }
   }
-  const ordered_json json = describe(*model, options.verify);
+  ordered_json json = describe(*model, options.verify);
+  std::vector<Plot> plots;
+  if (!options.plot.empty()) {
+    VOLVELLE_ASSIGN_OR_RETURN(plots, plot_positions(*model, options.plot));
+    json["plots"] = ordered_json::array();
+    for (const Plot& plot : plots) json["plots"].push_back(plot.path);
+  }
   if (options.json) {
     print("{}\n", to_text(json, 2));
   } else {
     print_table(json);
+    for (const Plot& plot : plots) print("{}: shows {}\n", printable(plot.path), plot.what);
+    if (!options.plot.empty() && plots.empty()) {
+      print("no position of this model can be drawn\n");
+    }
   }
   return {};
 }
@@ -352,13 +459,16 @@ void add_inspect_command(Program& program) {
        "Examples:\n"
        "  volvelle inspect model.vvl\n"
        "  volvelle inspect model.vvl --verify\n"
-       "  volvelle inspect model.vvl --json\n\n"
+       "  volvelle inspect model.vvl --json\n"
+       "  volvelle inspect model.vvl --plot pictures\n\n"
        "The error of a rotary position is the largest difference between what its dials give and "
        "cosines and sines in\n"
        "long double, at both sides of the seams between coarse rows and at the ends."},
       [options] { return inspect(*options); });
   add_model_option(command, options->model);
   command.add_flag("--json", options->json, "Write one JSON object");
+  command.add_option("--plot", options->plot, "Draw the positions into this folder, as SVG")
+      ->type_name("DIR");
   command.add_flag("--verify", options->verify, "Read all weights and check their checksums");
 }
 

@@ -35,7 +35,7 @@ std::string npy_header(size_t rows, size_t columns) {
 }
 
 Result<> write_logits(const LogitsOptions& options) {
-  VOLVELLE_ASSIGN_OR_RETURN(const std::shared_ptr<const Model> model, Model::load(options.model));
+  VOLVELLE_ASSIGN_OR_RETURN(const std::shared_ptr<const Model> model, open_model(options.model));
   std::vector<int32_t> tokens;
   if (options.text.has_value()) {
     if (model->tokenizer() == nullptr) {

@@ -105,7 +105,10 @@ TEST_CASE("a plan is rescaled from its original frequencies, and keeps pairing, 
   RotaryPlan plan{.pairing = Pairing::kInterleaved, .width = 4, .base = 500, .divisors = {1, 8}};
   plan.scaling = {.kind = kLlama3, .factor = 8};
   const RotaryPlan none = rescale(plan, *parse_scaling_spec("none"), 4096);
-  CHECK(none == RotaryPlan{.pairing = Pairing::kInterleaved, .width = 4, .base = 500});
+  CHECK(none == RotaryPlan{.pairing = Pairing::kInterleaved,
+                           .width = 4,
+                           .base = 500,
+                           .origin = RotaryOrigin{500, plan.scaling}});
 
   // The context that a new scaling starts from: stated, known, or the trained one.
   CHECK(rescale(plan, *parse_scaling_spec("yarn:4,original=32"), 4096).scaling.original_context ==
@@ -121,7 +124,31 @@ TEST_CASE("a plan is rescaled from its original frequencies, and keeps pairing, 
   const RotaryPlan other_base = rescale(plan, *parse_scaling_spec("theta:1e6"), 4096);
   CHECK(other_base.base == 1e6);
   CHECK(other_base.scaling == RotaryScaling());
-  CHECK(bake(other_base, 16).original_frequencies[1] == 1e-3f);
+  CHECK(bake(other_base, 16).frequencies[1] == 1e-3f);
+  CHECK(bake(other_base, 16).original_frequencies == bake(none, 16).frequencies);
+  CHECK(rescale(other_base, *parse_scaling_spec("none"), 4096).base == 500);
+}
+
+TEST_CASE("a scaling reaches its factor times the context before any scaling") {
+  const RotaryPlan plan{.width = 4};
+  const auto reach = [](const RotaryPlan& plan, const char* spec) {
+    return scaled_context(rescale(plan, *parse_scaling_spec(spec), 4096), 4096);
+  };
+  for (const auto& [spec, context] : {std::pair{"none", 4096},
+                                      {"theta:1e6", 4096},
+                                      {"linear:2", 8192},
+                                      {"ntk:2.5", 10240},
+                                      {"dynamic:2", 8192},
+                                      {"yarn:4", 16384},
+                                      {"yarn:4,original=100", 400},
+                                      {"llama3:8,original=64", 512}}) {
+    CAPTURE(spec);
+    CHECK(reach(plan, spec) == static_cast<uint64_t>(context));
+  }
+  RotaryPlan scaled = plan;
+  scaled.scaling = {.kind = kLlama3, .factor = 8, .original_context = 1000};
+  CHECK(reach(scaled, "linear:2") == 2000);
+  CHECK(reach(plan, "linear:999999") == kMaxContext);
 }
 
 }  // namespace

@@ -157,6 +157,7 @@ TEST_CASE("help and version are results") {
   CHECK(version.err == "");
   for (const std::vector<std::string>& command :
        std::vector<std::vector<std::string>>{{"convert"},
+                                             {"extend"},
                                              {"run"},
                                              {"logits"},
                                              {"tokenize"},
@@ -190,6 +191,10 @@ TEST_CASE("wrong usage is status 2 and one sentence that points to the help") {
   check_refused(run_program({"convert", "folder", "-o", "-"}), 2, "standard output");
   check_refused(run_program({"convert", "folder", "-o", "m.vvl", "--context", "0"}), 2,
                 "--context");
+  check_refused(run_program({"extend", "m.vvl", "--rope-scaling", "none"}), 2, "--in-place");
+  check_refused(run_program({"extend", "m.vvl", "--rope-scaling", "none", "--in-place", "-o", "n"}),
+                2, "--in-place");
+  check_refused(run_program({"extend", "m.vvl", "--in-place"}), 2, "--rope-scaling");
   check_refused(run_program({"eval"}), 2, "volvelle eval --help");
 }
 
@@ -202,6 +207,7 @@ TEST_CASE("a file that is missing or no model is status 1 and a sentence that na
     check_refused(run_program({"logits", path, "--tokens", "1", "-o", folder / "l.npy"}), 1, path);
     check_refused(run_program({"tokenize", path, "-p", "a"}), 1, path);
     check_refused(run_program({"inspect", path}), 1, path);
+    check_refused(run_program({"extend", path, "--rope-scaling", "none", "--in-place"}), 1, path);
     check_refused(run_program({"bench", path}), 1, path);
     check_refused(run_program({"eval", "perplexity", path, "--text", letter}), 1, path);
   }
@@ -473,6 +479,80 @@ TEST_CASE("inspect tells what the checkpoint's configuration says") {
   CHECK(told["weights_verified"] == true);
   CHECK(run_program({"inspect", models().plain}).out.contains("rotary"));
   CHECK(run_program({"inspect", models().plain, "--json"}).json()["tokenizer"].is_null());
+}
+
+TEST_CASE("inspect tells original and present scaling, and draws what it tells") {
+  const TemporaryFolder folder;
+  const std::string model = folder / "model.vvl", plots = folder / "new/plots";
+  std::filesystem::copy_file(models().plain, model);
+  REQUIRE(run_program({"extend", model, "--rope-scaling", "linear:4", "--in-place"}).status == 0);
+  const Ran ran = run_program({"inspect", model, "--json", "--plot", plots});
+  REQUIRE(ran.status == 0);
+  const json told = ran.json(), rotary = told["positions"][0];
+  CHECK(told["generation_of_file"] == 2);
+  CHECK(told["context"] == 1024);
+  CHECK(rotary["scaling"]["kind"] == "linear");
+  CHECK(rotary["original"]["scaling"]["kind"] == "none");
+  // Base 10000 and width 8: 2 pi * 10^i, of which two are below the trained 256 positions, and
+  // still two when all are four times as long.
+  const json& original = rotary["original"]["planes"];
+  REQUIRE(original["wavelengths"].size() == 4);
+  for (int plane = 0; plane < 4; ++plane) {
+    const double length = 2 * M_PI * std::pow(10, plane);
+    CHECK(original["wavelengths"][plane].get<double>() == doctest::Approx(length).epsilon(1e-6));
+    CHECK(rotary["planes"]["wavelengths"][plane].get<double>() ==
+          doctest::Approx(4 * length).epsilon(1e-6));
+  }
+  CHECK(original["turn_within_trained_context"] == 2);
+  CHECK(rotary["planes"]["turn_within_trained_context"] == 2);  // 25 and 251
+  REQUIRE(told["plots"].size() == 1);
+  CHECK(read_file(told["plots"][0].get<std::string>()).contains("</svg>"));
+  const Ran text = run_program({"inspect", model, "--plot", plots});
+  CHECK(text.out.contains("2 of 4 planes turn fully"));
+  CHECK(text.out.contains("position-0-rotary.svg: shows"));
+}
+
+TEST_CASE("a model extended in place or to a copy computes what a fresh conversion does") {
+  const TemporaryFolder folder;
+  const std::string fresh = folder / "fresh.vvl", model = folder / "model.vvl",
+                    copy = folder / "copy.vvl";
+  const Ran converted = run_program({"convert", golden().source.string(), "-o", fresh, "--weights",
+                                     "f32", "--rope-scaling", "yarn:4", "--json"});
+  REQUIRE(converted.status == 0);
+  CHECK(converted.json()["context"] == 1024);
+  std::filesystem::copy_file(models().plain, model);
+  const auto extend = [&](const std::vector<std::string>& where) {
+    std::vector<std::string> arguments = {"extend", model, "--rope-scaling", "yarn:4", "--json"};
+    arguments.insert(arguments.end(), where.begin(), where.end());
+    const Ran ran = run_program(arguments);
+    INFO(ran.err);
+    REQUIRE(ran.status == 0);
+    CHECK(ran.err.contains("1024"));  // the context that was chosen
+    return ran.json();
+  };
+  CHECK(extend({"-o", copy})["file"] == copy);
+  const json told = extend({"--in-place"});
+  CHECK(told["context"] == 1024);
+  CHECK(told["former_context"] == 256);
+  CHECK(told["generation"] == 2);
+  CHECK(told["file_bytes"] == std::filesystem::file_size(model));
+  CHECK(told["positions"][0]["after"].get<std::string>().contains("yarn scaling by 4"));
+
+  const auto logits = [&](const std::string& path) {
+    const Ran ran = run_program({"logits", path, "--tokens", join(golden().tokens, ","),
+                                 "--first-position", "700", "-o", folder / "l.npy"});
+    INFO(ran.err);
+    REQUIRE(ran.status == 0);
+    return read_file(folder / "l.npy");
+  };
+  const std::string expected = logits(fresh);
+  CHECK(logits(model) == expected);
+  CHECK(logits(copy) == expected);
+  check_refused(run_program({"extend", model, "--rope-scaling", "none", "-o", copy}), 1, "--force");
+  check_refused(run_program({"extend", model, "--rope-scaling", "none", "--in-place", "--context",
+                             "2000000000"}),
+                1, "--context");
+  CHECK(logits(model) == expected);
 }
 
 TEST_CASE("inspect --verify finds one changed bit in the weights") {
