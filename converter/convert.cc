@@ -6,7 +6,7 @@
 #include <span>
 #include <utility>
 
-#include "converter/positions/additive.h"
+#include "runtime/sinusoids.h"
 #include "converter/positions/rotary.h"
 #include "converter/positions/scaling_spec.h"
 #include "converter/recipe.h"

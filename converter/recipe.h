@@ -11,7 +11,7 @@
 #include <variant>
 #include <vector>
 
-#include "converter/positions/additive.h"
+#include "runtime/sinusoids.h"
 #include "converter/positions/rotary.h"
 #include "converter/sources/tensor_source.h"
 #include "schema/volvelle_generated.h"

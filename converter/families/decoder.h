@@ -12,7 +12,7 @@
 
 #include "converter/families/checkpoint.h"
 #include "converter/families/rotary.h"
-#include "converter/positions/additive.h"
+#include "runtime/sinusoids.h"
 #include "converter/positions/rotary.h"
 #include "converter/recipe.h"
 

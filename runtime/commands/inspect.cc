@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <set>
 
 #include "platforms/interrupt.h"
 #include "runtime/commands/compute.h"
 #include "runtime/commands/position_plots.h"
 #include "runtime/commands/runtime_commands.h"
+#include "runtime/sinusoids.h"
 #include "schema/volvelle_generated.h"
 
 namespace volvelle {
@@ -124,16 +126,59 @@ ordered_json describe_rotary(const Rotary& rotary, size_t trained_context) {
   return json;
 }
 
+// A file does not say how its sinusoids are laid out: they are what they come closest to.
+void describe_sinusoids(const Tensor& table, ordered_json& json) {
+  if (table.type != TensorType::kF32 || table.columns < 4) return;
+  double least = std::numeric_limits<double>::infinity();
+  for (const auto& [name, layout] : {std::pair{"interleaved", SinusoidLayout::kInterleaved},
+                                     std::pair{"halves", SinusoidLayout::kHalves},
+                                     std::pair{"spread", SinusoidLayout::kSpread}}) {
+    const double error = sinusoid_error(layout, table.f32(), table.rows, table.columns);
+    if (error >= least) continue;
+    least = error;
+    json["layout"] = name;
+    json["max_error"] = error;
+  }
+}
+
 ordered_json describe_position(const Position& position, size_t trained_context) {
   if (const auto* slopes = std::get_if<Slopes>(&position.scheme)) {
-    return {{"scheme", "linear_bias"}, {"slopes", slopes->values}};
+    return {
+        {"scheme", "linear_bias"}, {"symmetric", slopes->symmetric}, {"slopes", slopes->values}};
+  }
+  if (const auto* bias = std::get_if<BucketedBias>(&position.scheme)) {
+    return {{"scheme", "bucketed_bias"},
+            {"buckets", bias->table->rows},
+            {"max_distance", bias->max_distance},
+            {"bidirectional", bias->bidirectional},
+            {"reach", bias->reach},
+            {"heads", bias->table->columns},
+            {"bytes", bias->table->bytes()}};
+  }
+  if (const auto* relative = std::get_if<ClippedRelative>(&position.scheme)) {
+    ordered_json tables = ordered_json::array();
+    size_t bytes = 0;
+    for (const auto& [kind, table] :
+         {std::pair{"key", relative->key}, std::pair{"query", relative->query},
+          std::pair{"value", relative->value}}) {
+      if (table == nullptr) continue;
+      tables.push_back(kind);
+      bytes += table->bytes();
+    }
+    return {{"scheme", "clipped_relative"},
+            {"tables", std::move(tables)},
+            {"clip_distance", relative->clip_distance},
+            {"unclipped", relative->unclipped},
+            {"bytes", bytes}};
   }
   if (const auto* additive = std::get_if<AdditiveTable>(&position.scheme)) {
-    return {{"scheme", "additive_table"},
-            {"learned", additive->learned},
-            {"rows", additive->table->rows},
-            {"row_offset", additive->row_offset},
-            {"bytes", additive->table->bytes()}};
+    ordered_json json = {{"scheme", "additive_table"},
+                         {"learned", additive->learned},
+                         {"rows", additive->table->rows},
+                         {"row_offset", additive->row_offset},
+                         {"bytes", additive->table->bytes()}};
+    if (!additive->learned) describe_sinusoids(*additive->table, json);
+    return json;
   }
   const auto* rotary = std::get_if<Rotary>(&position.scheme);
   if (rotary == nullptr) return {{"scheme", "none"}};
@@ -164,8 +209,12 @@ int position_of(const Model& model, const Block& block) {
   for (size_t i = 0; i < positions.size(); ++i) {
     const auto* rotary = std::get_if<Rotary>(&positions[i].scheme);
     const auto* slopes = std::get_if<Slopes>(&positions[i].scheme);
+    const auto* buckets = std::get_if<BucketedBias>(&positions[i].scheme);
+    const auto* relative = std::get_if<ClippedRelative>(&positions[i].scheme);
     if ((rotary != nullptr && rotary == block.attention.rotary) ||
-        (slopes != nullptr && slopes == block.attention.slopes)) {
+        (slopes != nullptr && slopes == block.attention.slopes) ||
+        (buckets != nullptr && buckets == block.attention.buckets) ||
+        (relative != nullptr && relative == block.attention.relative)) {
       return static_cast<int>(i);
     }
   }
@@ -202,23 +251,29 @@ Sizes sizes_of(const Model& model) {
   const Stack& stack = model.decoder();
   const uint64_t embedding = bytes(stack.embedding);
   const uint64_t head = bytes(stack.head.weight);
-  uint64_t attention = 0, feed_forward = 0, rest = 0, dials = 0;
+  uint64_t attention = 0, feed_forward = 0, rest = 0, positions = 0;
   for (const Block& block : stack.blocks) {
     attention += bytes(block.attention.qkv.weight) + bytes(block.attention.output.weight);
     for (const Expert& expert : block.feed_forward.experts) {
       feed_forward += bytes(expert.gate_up.weight) + bytes(expert.down.weight);
     }
   }
+  for (const Position& position : model.positions()) {
+    if (const auto* rotary = std::get_if<Rotary>(&position.scheme)) {
+      positions += (rotary->dial.coarse_rows + rotary->dial.fine_rows) * rotary->dial.width() *
+                   sizeof(float) * (rotary->switch_length > 0 ? 2 : 1);
+    } else if (const auto* additive = std::get_if<AdditiveTable>(&position.scheme)) {
+      positions += bytes(additive->table);
+    } else if (const auto* bias = std::get_if<BucketedBias>(&position.scheme)) {
+      positions += bytes(bias->table);
+    } else if (const auto* relative = std::get_if<ClippedRelative>(&position.scheme)) {
+      positions += bytes(relative->key) + bytes(relative->query) + bytes(relative->value);
+    }
+  }
   std::map<std::string, uint64_t> types;
   for (const Tensor& tensor : model.tensors()) {
     rest += bytes(&tensor);
     types[volvelle::name_of(tensor.type)] += tensor.bytes();
-  }
-  for (const Position& position : model.positions()) {
-    if (const auto* rotary = std::get_if<Rotary>(&position.scheme)) {
-      dials += (rotary->dial.coarse_rows + rotary->dial.fine_rows) * rotary->dial.width() *
-               sizeof(float) * (rotary->switch_length > 0 ? 2 : 1);
-    }
   }
   uint64_t tokenizer = 0;
   if (model.tokenizer() != nullptr) {
@@ -229,7 +284,7 @@ Sizes sizes_of(const Model& model) {
   Sizes sizes;
   sizes.by_part = {{"embedding", embedding},       {"attention", attention},
                    {"feed_forward", feed_forward}, {"head", head},
-                   {"norms_and_biases", rest},     {"positions", dials},
+                   {"norms_and_biases", rest},     {"positions", positions},
                    {"tokenizer", tokenizer},       {"table", model.table_bytes()}};
   sizes.by_type = ordered_json::object();
   for (const auto& [type, sum] : types) sizes.by_type[type] = sum;
@@ -300,10 +355,31 @@ std::string position_line(const ordered_json& position) {
                        std::ranges::max(slopes), std::ranges::min(slopes), slopes.size());
   }
   if (position["scheme"] == "additive_table") {
-    return std::format("table added to embeddings, {}, {} rows, position 0 is row {}",
-                       position["learned"].get<bool>() ? "learned" : "computed",
-                       format_count(position["rows"].get<uint64_t>()),
-                       position["row_offset"].get<size_t>());
+    std::string text = std::format("table added to embeddings, {}, {} rows, position 0 is row {}",
+                                   position["learned"].get<bool>() ? "learned" : "sinusoids",
+                                   format_count(position["rows"].get<uint64_t>()),
+                                   position["row_offset"].get<size_t>());
+    if (position.contains("layout")) {
+      text +=
+          std::format(", layout {}, error at most {:.2g}", position["layout"].get<std::string>(),
+                      position["max_error"].get<double>());
+    }
+    return text;
+  }
+  if (position["scheme"] == "bucketed_bias") {
+    return std::format("bias by distance (T5), {} buckets for {} heads{}, alike from {} on",
+                       position["buckets"].get<size_t>(), position["heads"].get<size_t>(),
+                       position["bidirectional"].get<bool>() ? ", of either side" : "",
+                       position["reach"].get<size_t>());
+  }
+  if (position["scheme"] == "clipped_relative") {
+    std::string tables;
+    for (const ordered_json& kind : position["tables"]) {
+      tables += (tables.empty() ? "" : ", ") + kind.get<std::string>();
+    }
+    return std::format("rows by distance (Shaw) for {}; {} {}", tables,
+                       position["unclipped"].get<bool>() ? "positions end at" : "clipped at",
+                       position["clip_distance"].get<size_t>());
   }
   const auto scheme = [](const ordered_json& stated) {
     const ordered_json& scaling = stated["scaling"];
@@ -365,8 +441,8 @@ std::string block_line(const ordered_json& block) {
     line += std::format(", window {}", window);
   line += std::format(", feed-forward {} {}", block["feed_forward_width"].get<size_t>(),
                       block["activation"].get<std::string>());
-  line += block["position"].is_null() ? ", no position"
-                                      : std::format(", position {}", block["position"].get<int>());
+  line +=
+      block["position"].is_null() ? "" : std::format(", position {}", block["position"].get<int>());
   return line + ", weights " + block["weights"].get<std::string>();
 }
 

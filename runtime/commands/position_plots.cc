@@ -189,6 +189,22 @@ Result<std::vector<Plot>> plot_positions(const Model& model, const std::string& 
     } else if (const auto* slopes = std::get_if<Slopes>(&scheme)) {
       VOLVELLE_RETURN_IF_ERROR(write(i, "slopes", "the bias of each head by distance",
                                      plot_slopes(title, slopes->values, stack.trained_context)));
+    } else if (const auto* bias = std::get_if<BucketedBias>(&scheme)) {
+      VOLVELLE_RETURN_IF_ERROR(
+          write(i, "buckets", "the bias of each head by distance",
+                plot_biases(title, bias->biases, bias->table->columns, 2 * bias->reach + 1,
+                            -static_cast<double>(bias->reach))));
+    } else if (const auto* relative = std::get_if<ClippedRelative>(&scheme)) {
+      for (const auto& [kind, table] :
+           {std::pair{"keys", relative->key}, std::pair{"queries", relative->query},
+            std::pair{"values", relative->value}}) {
+        if (table == nullptr) continue;
+        const RowReader read = [table](size_t row, float* values) {
+          read_row(*table, row, values);
+        };
+        VOLVELLE_RETURN_IF_ERROR(write(i, kind, "the length of each distance's row",
+                                       plot_row_norms(title, table->rows, table->columns, read)));
+      }
     } else if (const auto* additive = std::get_if<AdditiveTable>(&scheme)) {
       const Tensor& table = *additive->table;
       const size_t rows = table.rows - additive->row_offset;

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "converter/positions/additive.h"
+#include "runtime/sinusoids.h"
 #include "converter/positions/alibi.h"
 #include "runtime/distance_buckets.h"
 

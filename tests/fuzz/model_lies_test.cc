@@ -94,10 +94,10 @@ Container make_model(const Excess& excess) {
   slot.table_offset = bytes.size();
   slot.table_bytes = b.GetSize();
   const auto table = std::as_bytes(std::span(b.GetBufferPointer(), b.GetSize()));
-  bytes.insert(bytes.end(), table.begin(), table.end());
-  bytes.resize((bytes.size() + 127) / 64 * 64);
-  slot.file_bytes = bytes.size();
-  Container container{std::move(bytes)};
+  Container container{std::vector<std::byte>((bytes.size() + table.size() + 127) / 64 * 64)};
+  std::ranges::copy(bytes, container.bytes.begin());
+  std::ranges::copy(table, container.bytes.begin() + slot.table_offset);
+  slot.file_bytes = container.bytes.size();
   container.set_slot(slot);
   container.sign();
   return container;
