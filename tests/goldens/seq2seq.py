@@ -85,6 +85,10 @@ def scatter(model, rng, fixed=(), embedding=1.3, gain=1.3):
             x *= factor / math.sqrt(x.shape[-1])
         with torch.no_grad():
             parameter.copy_(torch.from_numpy(x).half().float())
+    for name, parameter in model.named_parameters():
+        if name.endswith(EMBEDDINGS) or name == "lm_head.weight":  # ends come early
+            parameter.data[model.config.eos_token_id] *= 1.75
+            parameter.data.copy_(parameter.data.half().float())
     if hasattr(model, "final_logits_bias"):
         x = 0.5 * rng.standard_normal(model.final_logits_bias.shape)
         model.final_logits_bias.copy_(torch.from_numpy(x).half().float())
@@ -106,18 +110,19 @@ class Noise(LogitsProcessor):
 
 
 @torch.no_grad()
-def generated(model, source, settings, noise=None):
-    """Ids after the start token, the end included, and the score of a search with beams."""
+def generated(model, sources, settings, noise=None):
+    """For each source ids after the start token, the end included, and the score of beams."""
     more = {"logits_processor": LogitsProcessorList([noise])} if noise else {}
-    found = model.generate(torch.tensor([source]), return_dict_in_generate=True,
-                           output_scores=True, **settings, **more)
-    ids = found.sequences[0].tolist()[1:]
-    pad, ends = model.generation_config.pad_token_id, model.generation_config.eos_token_id
-    ends = ends if isinstance(ends, list) else [ends]
-    if any(end in ids for end in ends):
-        ids = ids[: min(ids.index(end) for end in ends if end in ids) + 1]
-    score = getattr(found, "sequences_scores", None)
-    return ids, None if score is None else float(score[0])
+    found = model.generate(torch.tensor(sources), return_dict_in_generate=True, output_scores=True,
+                           attention_mask=torch.ones(len(sources), len(sources[0])),
+                           **settings, **more)
+    rows = []
+    for ids in found.sequences.tolist():
+        ids = ids[1:]
+        end = model.generation_config.eos_token_id
+        rows.append(tuple(ids[: ids.index(end) + 1] if end in ids else ids))
+    scores = getattr(found, "sequences_scores", None)
+    return rows, [None] * len(rows) if scores is None else scores.tolist()
 
 
 def generations(model, rng, variants, size):
@@ -128,20 +133,24 @@ def generations(model, rng, variants, size):
     """
     rows = []
     for settings, otherwise in variants:
-        for _ in range(60):
-            source = [int(x) for x in rng.integers(3, model.config.vocab_size, rng.integers(5, 16))]
-            ids, score = generated(model, source, settings)
-            if len(set(ids)) < min(4, len(ids) - 1) or len(ids) < 4:
-                continue
-            if otherwise is not None and generated(model, source, otherwise)[0] == ids:
-                continue
-            if all(generated(model, source, settings, Noise(size, seed))[0] == ids
-                   for seed in range(4)):
-                break
-        else:
+        sources = rng.integers(3, model.config.vocab_size, (48, rng.integers(6, 16))).tolist()
+        ids, _ = generated(model, sources, settings)
+        fair = [i for i, x in enumerate(ids) if len(x) > 3 and len(set(x)) > 3]
+        if otherwise is not None and fair:
+            others, _ = generated(model, sources, otherwise)
+            fair = [i for i in fair if others[i] != ids[i]]
+        for seed in range(4):
+            if fair:
+                others, _ = generated(model, [sources[i] for i in fair], settings,
+                                      Noise(size, seed))
+                fair = [i for i, other in zip(fair, others) if other == ids[i]]
+        if not fair:
             print("no fair source for", settings)
             return None
-        row = {"tokens": source, "settings": settings, "ids": ids}
+        source = sources[fair[0]]
+        (alone,), (score,) = generated(model, [source], settings)
+        assert alone == ids[fair[0]]
+        row = {"tokens": source, "settings": settings, "ids": list(alone)}
         rows.append(row if score is None else row | {"score": round(score, 6)})
     return rows
 
