@@ -268,8 +268,9 @@ TEST_CASE("llama3 scaling that is ignored would be noticed") {
                                    "glm_llama3", "phi_partial_llama3", "gguf_llama3_factors"}) {
     CAPTURE(folder);
     const Golden golden = read_golden(folder);
-    check_right(model_of(golden), golden);
-    check_wrong(convert_to_model(golden.source, "f32", golden.context, "none"), golden);
+    const auto right = model_of(golden);
+    check_right(right, golden);
+    check_wrong(convert_to_model(golden.source, "f32", right->decoder().context, "none"), golden);
   }
 }
 
@@ -328,7 +329,7 @@ TEST_CASE("scaling that is lost past the original context would be noticed") {
     const size_t original = rotary.scaling.original_context;
     REQUIRE(original > 0);
     REQUIRE(original < golden.tokens.size());
-    const auto unscaled = convert_to_model(golden.source, "f32", golden.context, "none");
+    const auto unscaled = convert_to_model(golden.source, "f32", faulty->decoder().context, "none");
     const std::vector<float> tail = rows_of(unscaled->decoder().blocks[0].attention.rotary->dial);
     std::vector<float> rows = rows_of(rotary.dial), unturned;
     const size_t changed = original * rotary.dial.width();

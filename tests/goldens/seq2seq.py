@@ -125,32 +125,46 @@ def generated(model, sources, settings, noise=None):
     return rows, [None] * len(rows) if scores is None else scores.tolist()
 
 
+def unmoved(model, sources, settings, ids, size):
+    """Those of the sources from which noise makes nothing else."""
+    for seed in range(4):
+        if sources:
+            others, _ = generated(model, sources, settings, Noise(size, seed))
+            kept = [x == y for x, y in zip(ids, others)]
+            sources = [x for x, keep in zip(sources, kept) if keep]
+            ids = [x for x, keep in zip(ids, kept) if keep]
+    return sources
+
+
 def generations(model, rng, variants, size):
     """A source for each variant, what it gives, and a score; None where no source was fair.
 
     A variant is settings that are laid over the model's own, and settings for comparison (or
-    None), which have to give something else.
+    None), which have to give something else. `banned` ids that those give make one bad word.
     """
     rows = []
     for settings, otherwise in variants:
-        sources = rng.integers(3, model.config.vocab_size, (48, rng.integers(6, 16))).tolist()
-        ids, _ = generated(model, sources, settings)
-        fair = [i for i, x in enumerate(ids) if len(x) > 3 and len(set(x)) > 3]
-        if otherwise is not None and fair:
-            others, _ = generated(model, sources, otherwise)
-            fair = [i for i in fair if others[i] != ids[i]]
-        for seed in range(4):
+        settings = dict(settings)
+        banned = settings.pop("banned", 0)
+        for _ in range(12 if banned else 1):
+            sources = random_sources(rng, model.config, 1 if banned else 48, rng.integers(6, 16))
+            others = generated(model, sources, otherwise)[0] if otherwise is not None else None
+            if banned:
+                if len(others[0]) < 6:
+                    continue
+                settings["bad_words_ids"] = [list(others[0][2 : 2 + banned])]
+            ids, _ = generated(model, sources, settings)
+            fair = [i for i, x in enumerate(ids) if len(x) > 3 and len(set(x)) > 3
+                    and (others is None or x != others[i])]
+            fair = unmoved(model, [sources[i] for i in fair], settings, [ids[i] for i in fair],
+                           size)
             if fair:
-                others, _ = generated(model, [sources[i] for i in fair], settings,
-                                      Noise(size, seed))
-                fair = [i for i, other in zip(fair, others) if other == ids[i]]
-        if not fair:
+                break
+        else:
             print("no fair source for", settings)
             return None
-        source = sources[fair[0]]
-        (alone,), (score,) = generated(model, [source], settings)
-        assert alone == ids[fair[0]]
-        row = {"tokens": source, "settings": settings, "ids": list(alone)}
+        (alone,), (score,) = generated(model, fair[:1], settings)
+        row = {"tokens": fair[0], "settings": settings, "ids": list(alone)}
         rows.append(row if score is None else row | {"score": round(score, 6)})
     return rows
 
@@ -173,34 +187,203 @@ BEAM = {"num_beams": 4, "max_new_tokens": 12}
 MILD, STRONG = BEAM | {"length_penalty": 0.6}, BEAM | {"length_penalty": 2.0}
 EARLY = STRONG | {"early_stopping": True}
 NEVER = STRONG | {"early_stopping": "never"}
+SHORT = BEAM | {"max_new_tokens": 6}
 VARIANTS = [
     (GREEDY, BEAM), (BEAM, GREEDY), (MILD, STRONG), (STRONG, MILD), (EARLY, STRONG),
     (STRONG, EARLY), (NEVER, EARLY), (BEAM | {"min_length": 6}, BEAM),
-    (BEAM | {"no_repeat_ngram_size": 2}, BEAM),
+    (BEAM | {"no_repeat_ngram_size": 2}, BEAM), (BEAM | {"banned": 1}, BEAM),
+    (BEAM | {"banned": 2}, BEAM), (GREEDY | {"banned": 2}, GREEDY),
+    (SHORT | {"forced_eos_token_id": 1}, SHORT),
 ]
-
+OWN = [({}, None), ({"num_beams": 1}, {}), ({"num_beams": 2}, {})]
 
 T5 = bucket_faults("T5Attention", **{
     "buckets of one side": setting_in_modules("T5Attention", is_decoder=True),
     "no bias": each_table("relative_attention_bias.weight", torch.zeros_like)})
+UMT5 = bucket_faults("UMT5Attention", **{
+    "buckets of one side": setting_in_modules("UMT5Attention", is_decoder=True)})
+TIED_T5 = {"embedding": 7.0, "gain": 2.0}
+GATED = dict(feed_forward_proj="gated-gelu", tie_word_embeddings=False, num_layers=2,
+             relative_attention_num_buckets=12, relative_attention_max_distance=23)
+
+
+def bart_like(architecture, model_type, **keys):
+    return config_of(architecture, model_type, **{
+        "vocab_size": 59, "d_model": 30, "encoder_layers": 3, "encoder_ffn_dim": 52,
+        "encoder_attention_heads": 3, "decoder_layers": 2, "decoder_ffn_dim": 44,
+        "decoder_attention_heads": 5, "activation_function": "gelu",
+        "max_position_embeddings": 40, "is_encoder_decoder": True, "scale_embedding": True,
+        "bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2} | keys)
+
+
+def marian(**keys):
+    last = keys.get("decoder_vocab_size", 59) - 1
+    return bart_like("MarianMTModel", "marian", **{
+        "activation_function": "swish", "static_position_embeddings": True,
+        "normalize_before": False, "normalize_embedding": False, "add_final_layer_norm": False,
+        "add_bias_logits": False, "bos_token_id": ABSENT, "eos_token_id": 0,
+        "forced_eos_token_id": 0, "pad_token_id": last, "decoder_start_token_id": last} | keys)
+
+
+SINUSOIDS = ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
+
+
+def both(faults):
+    """Faults of both stacks from a function of a table's name."""
+    return {f"{name} of {part}": fault for table, part in zip(SINUSOIDS, ("encoder", "decoder"))
+            for name, fault in faults(table).items()}
+
+
+def unscaled(*paths):
+    return {f"{path} 1": scale_fault(path, 1.0) for path in paths}
+
+
+HALVES = both(lambda name: table_faults(name) | sinusoid_faults(name, "halves"))
+LEARNED = both(table_faults)
+MARIAN_SCALES = unscaled("model.encoder.embed_scale", "model.decoder.embed_scale")
+SCALES = unscaled("model.encoder.embed_tokens.embed_scale", "model.decoder.embed_tokens.embed_scale")
+MARIAN_OWN = dict(bad_words_ids=[[58]], forced_eos_token_id=0, num_beams=4, max_length=14,
+                  eos_token_id=0, pad_token_id=58, decoder_start_token_id=58)
+LAST_BIAS = {"final_logits_bias": with_table("final_logits_bias", torch.zeros_like)}
 
 CASES = {
     "t5": dict(
         about="t5 v1.0: three encoder layers and two decoder layers, three heads of 8 in 30, 32 "
               "buckets up to 128 and a longer input; relu, logits times the root of 1/30; tied; "
               "epsilon 0.02",
-        config=t5(), inputs=[(150, 30), (9, 5)], gains={"embedding": 7.0, "gain": 2.0},
-        faults=T5),
+        config=t5(), inputs=[(150, 30), (9, 5)], gains=TIED_T5, faults=T5),
+    "t5_gated": dict(
+        about="t5 v1.1: two layers of either kind, 12 buckets up to 23 and longer inputs and "
+              "outputs; gated tanh gelu, its own head, logits as they are",
+        config=t5(**GATED), inputs=[(40, 30), (7, 9)], faults=T5),
+    "mt5": dict(
+        about="mt5: as t5 v1.1, with four heads of 5 in 28, three decoder layers",
+        config=t5("MT5ForConditionalGeneration", "mt5", **GATED | dict(
+            d_model=28, num_heads=4, d_kv=5, num_decoder_layers=3)),
+        inputs=[(40, 30), (7, 9)],
+        faults=bucket_faults("MT5Attention"), variants=VARIANTS[:4]),
+    "umt5": dict(
+        about="umt5: a table in each layer; gated tanh gelu, its own head",
+        config=t5("UMT5ForConditionalGeneration", "umt5", **GATED), inputs=[(40, 30), (7, 9)],
+        faults=UMT5, variants=VARIANTS[:4]),
+    "marian": dict(
+        about="marian (opus-mt's shape): sines, then cosines, embeddings times the root of 30, "
+              "norms after the branches, swish, final_logits_bias; one vocabulary; the padding id "
+              "is the start and a bad word; no table in the file",
+        config=marian(share_encoder_decoder_embeddings=True), generation=MARIAN_OWN,
+        tables=SINUSOIDS, rename=without("embed_positions"), inputs=[(40, 30), (7, 9)],
+        faults=HALVES | MARIAN_SCALES | LAST_BIAS,
+        variants=OWN + VARIANTS[:-1] + [(SHORT, SHORT | {"forced_eos_token_id": None})]),
+    "marian_settings_in_config": dict(
+        about="marian: the settings of generation in config.json, and no generation_config.json; "
+              "tables in the file",
+        config=marian(**MARIAN_OWN), generation={}, tables=SINUSOIDS, inputs=[(40, 30), (7, 9)],
+        faults=HALVES | MARIAN_SCALES | LAST_BIAS, variants=OWN),
+    "marian_separate": dict(
+        about="marian (opus-mt-tc-big's shape): vocabularies of 59 and 47, a head of its own, "
+              "relu",
+        config=marian(share_encoder_decoder_embeddings=False, decoder_vocab_size=47,
+                      tie_word_embeddings=False, activation_function="relu"),
+        generation=MARIAN_OWN | dict(bad_words_ids=[[46]], pad_token_id=46,
+                                     decoder_start_token_id=46, num_beams=4),
+        tables=SINUSOIDS, inputs=[(40, 30), (7, 9)], faults=HALVES | MARIAN_SCALES | LAST_BIAS,
+        variants=OWN),
+    "bart": dict(
+        about="bart: learned positions from row 2, embeddings as they are, a norm on them, norms "
+              "after the branches; the first and the last id forced",
+        config=bart_like("BartForConditionalGeneration", "bart", scale_embedding=False),
+        generation=dict(bos_token_id=0, pad_token_id=1, eos_token_id=2, decoder_start_token_id=2,
+                        forced_bos_token_id=0, forced_eos_token_id=2, num_beams=4,
+                        no_repeat_ngram_size=3, early_stopping=True, length_penalty=2.0,
+                        min_length=5, max_length=16),
+        inputs=[(40, 30), (7, 9)], faults=LEARNED | LAST_BIAS,
+        variants=OWN + [({"no_repeat_ngram_size": 0}, {}), ({"early_stopping": False}, {}),
+                        ({"forced_bos_token_id": None}, {}), ({"length_penalty": 0.5}, {}),
+                        ({"max_new_tokens": 7}, {"max_new_tokens": 7,
+                                                 "forced_eos_token_id": None})]),
+    "mbart": dict(
+        about="mbart: learned positions from row 2, embeddings times the root of 30, a norm on "
+              "them, norms before the branches and a last one; starts with a language (57)",
+        config=bart_like("MBartForConditionalGeneration", "mbart", normalize_before=True,
+                         add_final_layer_norm=True, normalize_embedding=True,
+                         decoder_start_token_id=57),
+        generation=dict(bos_token_id=0, pad_token_id=1, eos_token_id=2, decoder_start_token_id=57,
+                        forced_eos_token_id=2, num_beams=5, early_stopping=True, max_length=14),
+        inputs=[(40, 30), (7, 9)], faults=LEARNED | SCALES | LAST_BIAS, variants=OWN),
+    "mbart50": dict(
+        about="mbart-50: starts with the end, and its first id is forced to be a language (56); "
+              "another is asked for",
+        config=bart_like("MBartForConditionalGeneration", "mbart", normalize_before=True,
+                         add_final_layer_norm=True, normalize_embedding=True,
+                         activation_function="relu", decoder_layers=3, encoder_layers=2),
+        generation=dict(bos_token_id=0, pad_token_id=1, eos_token_id=2, decoder_start_token_id=2,
+                        forced_bos_token_id=56, forced_eos_token_id=2, num_beams=5,
+                        early_stopping=True, max_length=14),
+        inputs=[(40, 30), (7, 9)], faults=LEARNED | SCALES | LAST_BIAS,
+        variants=OWN + [({"forced_bos_token_id": 55}, {})]),
+    "m2m_100": dict(
+        about="m2m_100 and nllb: fairseq's sinusoids from row 2, embeddings times the root of 30, "
+              "norms before the branches and a last one, relu; a forced language (57); 24 "
+              "positions, which the first input leaves behind, as the reference's table grows",
+        config=bart_like("M2M100ForConditionalGeneration", "m2m_100", activation_function="relu",
+                         max_position_embeddings=24),
+        generation=dict(bos_token_id=0, pad_token_id=1, eos_token_id=2, decoder_start_token_id=2,
+                        forced_bos_token_id=57, num_beams=4, max_length=14),
+        inputs=[(40, 30), (7, 9)], context=64,
+        faults=SCALES | {
+            f"{name} of {part}": fault for part in ("encoder", "decoder")
+            for table in [f"model.{part}.embed_positions.weights"]
+            for name, fault in ({"table one row off": with_table(
+                table, lambda x: x.roll(-1, 0))} | sinusoid_faults(table, "halves", True)).items()},
+        variants=OWN + [({"forced_bos_token_id": 55}, {}), ({"length_penalty": 2.0}, {})]),
+    "m2m_100_odd_width": dict(
+        about="m2m_100: width 35, whose last channel has no position; embeddings as they are",
+        config=bart_like("M2M100ForConditionalGeneration", "m2m_100", activation_function="gelu",
+                         d_model=35, encoder_attention_heads=5, decoder_attention_heads=7,
+                         scale_embedding=False, encoder_layers=2),
+        inputs=[(30, 20), (7, 9)], gains={"embedding": 3.0},
+        faults={
+            f"{name} of {part}": fault for part in ("encoder", "decoder")
+            for table in [f"model.{part}.embed_positions.weights"]
+            for name, fault in ({"table one row off": with_table(
+                table, lambda x: x.roll(-1, 0))} | sinusoid_faults(table, "halves", True)).items()},
+        variants=VARIANTS[:2]),
+    "pegasus": dict(
+        about="pegasus: sines, then cosines, embeddings times the root of 30, norms before the "
+              "branches and a last one, relu; no tables in the file",
+        config=bart_like("PegasusForConditionalGeneration", "pegasus", activation_function="relu",
+                         bos_token_id=ABSENT, pad_token_id=0, eos_token_id=1,
+                         decoder_start_token_id=0, forced_eos_token_id=1, normalize_before=True,
+                         add_final_layer_norm=True, static_position_embeddings=True,
+                         extra_pos_embeddings=1),
+        generation=dict(pad_token_id=0, eos_token_id=1, decoder_start_token_id=0,
+                        forced_eos_token_id=1, num_beams=8, length_penalty=0.6, max_length=14),
+        tables=SINUSOIDS, rename=without("embed_positions"), inputs=[(40, 30), (7, 9)],
+        faults=HALVES | MARIAN_SCALES | LAST_BIAS, variants=OWN),
 }
 
 
 # --------------------------------------------------------------------------------------------------
 
 
+def random_tokens(rng, config, vocabulary, shape):
+    """Ids other than those that mean something."""
+    special = {getattr(config, key, None) for key in
+               ("pad_token_id", "eos_token_id", "bos_token_id", "decoder_start_token_id")}
+    return rng.choice([x for x in range(vocabulary) if x not in special], shape)
+
+
+def random_sources(rng, config, count, length):
+    tokens = random_tokens(rng, config, config.vocab_size, (count, length))
+    tokens[:, -1] = config.eos_token_id
+    return tokens.tolist()
+
+
 def random_input(rng, config, lengths):
-    source, target = ([int(x) for x in rng.integers(3, config.vocab_size, n)] for n in lengths)
-    return {"tokens": source,
-            "decoder_tokens": [config.decoder_start_token_id, *target[1:]]}
+    targets = getattr(config, "decoder_vocab_size", config.vocab_size)
+    return {"tokens": random_sources(rng, config, 1, lengths[0])[0],
+            "decoder_tokens": [config.decoder_start_token_id,
+                               *random_tokens(rng, config, targets, lengths[1] - 1).tolist()]}
 
 
 def record(folder, model, case, inputs, rng):
@@ -239,6 +422,8 @@ def record(folder, model, case, inputs, rng):
     expected = {"description": case["about"], "source": "folder", "inputs": described,
                 "generated": rows, "ranges": {kind: round(x, 5) for kind, x in ranges.items()},
                 "disturbance": round(min(faults.values()), 5)}
+    if "context" in case:
+        expected["context"] = case["context"]
     (folder / "expected.json").write_text(one_line_lists(expected) + "\n")
     size = sum(f.stat().st_size for f in folder.rglob("*") if f.is_file())
     assert size < FOLDER_LIMIT, f"{folder.name} has {size} bytes"
