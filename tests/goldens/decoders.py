@@ -508,7 +508,7 @@ CASES = {
               "table grows",
         config=xglm(max_position_embeddings=24), context=64, gains=PRE,
         faults=table_faults(XGLM_TABLE) | sinusoid_faults(XGLM_TABLE, "halves", True)),
-    "marian": dict(
+    "marian_decoder": dict(
         about="marian's decoder alone: sines, then cosines, norms after the branches, embeddings "
               "times the root of 30, swish; the table and the cross-attention that nothing "
               "attends to are in the file; tied",
@@ -528,7 +528,7 @@ CASES = {
         config=marian(max_position_embeddings=24), reference={"max_position_embeddings": 64},
         context=64, table=DECODER_TABLE, rename=without("encoder_attn", "embed_positions"),
         faults=HALVES),
-    "pegasus": dict(
+    "pegasus_decoder": dict(
         about="pegasus' decoder alone: sines, then cosines, norms before the branches and a last "
               "one, relu; no table in the file",
         config=seq2seq("PegasusForCausalLM", "pegasus", activation_function="relu",
@@ -538,7 +538,7 @@ CASES = {
         gains=PRE, table=DECODER_TABLE, rename=without("encoder_attn", "embed_positions"),
         faults=HALVES
         | {"embeddings as they are": scale_fault("model.decoder.embed_scale", 1.0)}),
-    "bart": dict(
+    "bart_decoder": dict(
         about="bart's decoder alone: learned positions from row 2, a norm on embeddings, norms "
               "after the branches; cross-attention that nothing attends to in the file",
         config=seq2seq("BartForCausalLM", "bart", scale_embedding=False, normalize_before=False,
@@ -546,7 +546,7 @@ CASES = {
                        bos_token_id=0, max_position_embeddings=64),
         faults=table_faults(DECODER_TABLE)
         | {"scaled embeddings": scale_fault("model.decoder.embed_tokens.embed_scale", 30**0.5)}),
-    "mbart": dict(
+    "mbart_decoder": dict(
         about="mbart's decoder alone: learned positions from row 2, a norm on embeddings, norms "
               "before the branches and a last one, embeddings times the root of 30",
         config=seq2seq("MBartForCausalLM", "mbart", normalize_before=True,
