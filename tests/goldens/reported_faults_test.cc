@@ -438,7 +438,7 @@ TEST_CASE("ALiBi's bias is there when a single token is decoded") {
 TEST_CASE("tables reach every position that the model advertises, and none beyond is admitted") {
   for (const std::string folder :
        {"llama_grouped_heads", "gpt_neox_parallel", "cohere", "glm", "llama_yarn", "phi3_longrope",
-        "gguf_phi3", "mistral_sliding_window", "gguf_gemma3", "marian", "xglm"}) {
+        "gguf_phi3", "mistral_sliding_window", "gguf_gemma3", "marian_decoder", "xglm"}) {
     CAPTURE(folder);
     Golden golden = read_golden(folder);
     const auto model = convert_to_model(golden.source, "f32");
@@ -505,7 +505,7 @@ TEST_CASE("positions go on after what is cached, and begin anew only when a sess
   // As if the second half's tokens, the first half cached, were counted from 0 again.
   for (const std::string folder :
        {"llama_grouped_heads", "gpt_neox_parallel", "cohere", "gptj", "llama_yarn", "gguf_llama",
-        "mistral_sliding_window", "opt", "gpt2", "xglm", "marian", "xlm"}) {
+        "mistral_sliding_window", "opt", "gpt2", "xglm", "marian_decoder", "xlm"}) {
     CAPTURE(folder);
     const Golden golden = read_golden(folder);
     const auto faulty = model_of(golden);
