@@ -113,7 +113,7 @@ class Noise(LogitsProcessor):
 def generated(model, sources, settings, noise=None):
     """For each source ids after the start token, the end included, and the score of beams."""
     more = {"logits_processor": LogitsProcessorList([noise])} if noise else {}
-    found = model.generate(torch.tensor(sources), return_dict_in_generate=True, output_scores=True,
+    found = model.generate(torch.tensor(sources), return_dict_in_generate=True, output_scores=True, use_cache=False,
                            attention_mask=torch.ones(len(sources), len(sources[0])),
                            **settings, **more)
     rows = []
