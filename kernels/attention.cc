@@ -180,6 +180,11 @@ HWY_INLINE size_t distance_row(size_t s, ptrdiff_t own, ptrdiff_t reach) {
   return static_cast<size_t>(std::clamp(static_cast<ptrdiff_t>(s) - own, -reach, reach) + reach);
 }
 
+HWY_INLINE size_t relative_row(const RelativeRows& relative, size_t s, ptrdiff_t own) {
+  const size_t row = distance_row(s, own, static_cast<ptrdiff_t>(relative.clip));
+  return relative.row_of ? relative.row_of[row] : row;
+}
+
 // biases[s] of one head's logits, for all slots of the tile.
 HWY_NOINLINE void fill_biases(const AttentionShape& shape, size_t head, ptrdiff_t own,
                               float* HWY_RESTRICT biases) {
@@ -201,7 +206,8 @@ HWY_NOINLINE void fill_biases(const AttentionShape& shape, size_t head, ptrdiff_
   if (shape.linear_bias.slopes) {
     const auto slope = hn::Set(d, shape.linear_bias.slopes[head]);
     for (size_t s = 0; s < kTile; s += hn::Lanes(d)) {
-      const auto distance = hn::Iota(d, static_cast<float>(static_cast<ptrdiff_t>(s) - own));
+      auto distance = hn::Iota(d, static_cast<float>(static_cast<ptrdiff_t>(s) - own));
+      if (shape.linear_bias.symmetric) distance = hn::Neg(hn::Abs(distance));
       hn::Store(hn::MulAdd(slope, distance, hn::Load(d, biases + s)), d, biases + s);
     }
   }
@@ -222,22 +228,24 @@ HWY_INLINE float multiply_rows(const T* HWY_RESTRICT padded, const float* HWY_RE
 // logits[s] += query . key[r] + scale * keys[s] . query[r] for slots [begin, end); `query` is
 // scaled already. Neighbours of the same distance share the first product.
 template <typename T>
-HWY_NOINLINE void add_relative_logits(const AttentionShape& shape, const float* query,
+HWY_NOINLINE void add_relative_logits(const AttentionShape& shape, size_t head, const float* query,
                                       const T* keys, const float* scales, ptrdiff_t own,
                                       size_t begin, size_t end, float* logits) {
   const RelativeRows& relative = shape.relative;
   const size_t elements = cache_row_elements(shape.head_dim);
   float with_key = 0;
   for (size_t s = begin, last = 0; s < end; ++s) {
-    const size_t r = distance_row(s, own, static_cast<ptrdiff_t>(relative.clip));
+    const size_t r = relative_row(relative, s, own);
     if (relative.key && (s == begin || r != last)) {
-      with_key = multiply_rows(query, relative.key + r * shape.head_dim, shape.head_dim);
+      with_key = multiply_rows(
+          query, relative.key + head * relative.head_stride + r * shape.head_dim, shape.head_dim);
     }
     last = r;
     float added = with_key;
     if (relative.query) {
-      const float with_query =
-          multiply_rows(keys + s * elements, relative.query + r * shape.head_dim, shape.head_dim);
+      const float with_query = multiply_rows(
+          keys + s * elements, relative.query + head * relative.head_stride + r * shape.head_dim,
+          shape.head_dim);
       added = std::fma(with_query, scales ? shape.scale * scales[s] : shape.scale, added);
     }
     logits[s] += added;
@@ -246,16 +254,16 @@ HWY_NOINLINE void add_relative_logits(const AttentionShape& shape, const float* 
 
 // sums = sums * shrink + sum of weights[s] * value[r] over slots [begin, end). Neighbours of the
 // same distance are taken at once.
-HWY_NOINLINE void add_relative_values(const AttentionShape& shape, const float* weights,
-                                      ptrdiff_t own, size_t begin, size_t end, float shrink,
-                                      float* HWY_RESTRICT sums) {
+HWY_NOINLINE void add_relative_values(const AttentionShape& shape, size_t head,
+                                      const float* weights, ptrdiff_t own, size_t begin, size_t end,
+                                      float shrink, float* HWY_RESTRICT sums) {
   const Floats d;
-  const ptrdiff_t clip = static_cast<ptrdiff_t>(shape.relative.clip);
+  const RelativeRows& relative = shape.relative;
   for (size_t s = begin; s < end;) {
-    const size_t r = distance_row(s, own, clip);
+    const size_t r = relative_row(relative, s, own);
     float weight = 0;
-    for (; s < end && distance_row(s, own, clip) == r; ++s) weight += weights[s];
-    const float* value = shape.relative.value + r * shape.head_dim;
+    for (; s < end && relative_row(relative, s, own) == r; ++s) weight += weights[s];
+    const float* value = relative.value + head * relative.head_stride + r * shape.head_dim;
     for_each_vector(d, shape.head_dim, [&](auto lanes, size_t i) HWY_ATTR {
       const auto sum = hn::Mul(lanes.load(d, sums + i), hn::Set(d, shrink));
       lanes.store(hn::MulAdd(hn::Set(d, weight), lanes.load(d, value + i), sum), d, sums + i);
@@ -336,9 +344,12 @@ void attend_as(const AttentionShape& shape, const CacheView& cache, const Attent
   // Positions from here on count from the session's first. Token t sees [first_seen(t),
   // seen_end(t)).
   const size_t position = chunk.position + first - cache.first_position;
-  const auto seen_end = [&](size_t token) { return position + token + 1; };
+  const auto seen_end = [&](size_t token) {
+    if (!shape.bidirectional) return position + token + 1;
+    return shape.window > 0 ? std::min(chunk.keys, position + token + shape.window) : chunk.keys;
+  };
   const auto first_seen = [&](size_t token) {
-    const size_t end = seen_end(token);
+    const size_t end = position + token + 1;
     size_t from = shape.window > 0 && shape.window < end ? end - shape.window : 0;
     if (shape.stretch > 0) {
       // Stretches begin at multiples of all positions, not of the session's.
@@ -379,20 +390,20 @@ void attend_as(const AttentionShape& shape, const CacheView& cache, const Attent
                          work.weights);
         float shrink[kRows];
         for (size_t r = 0; r < n; ++r) {
-          const size_t token = (row + r) / group;
+          const size_t token = (row + r) / group, head = kv_head * group + (row + r) % group;
           const size_t begin = std::max(first_seen(token), seen_from) - origin;
           const size_t end = std::max(std::min(seen_end(token), seen_to), seen_from) - origin;
           float* weights = work.weights + r * kTile;
           const ptrdiff_t own = static_cast<ptrdiff_t>(position + token - origin);
           if (relative.key || relative.query) {
-            add_relative_logits(shape, work.queries + (row + r) * elements, tile_keys, key_scales,
-                                own, begin, end, weights);
+            add_relative_logits(shape, head, work.queries + (row + r) * elements, tile_keys,
+                                key_scales, own, begin, end, weights);
           }
-          if (biased) fill_biases(shape, kv_head * group + (row + r) % group, own, work.biases);
+          if (biased) fill_biases(shape, head, own, work.biases);
           shrink[r] = weigh(shape.soft_cap, biased ? work.biases : nullptr, low, high, begin, end,
                             weights, work.maxima[row + r], work.totals[row + r]);
           if (relative.value && begin < end) {
-            add_relative_values(shape, weights, own, begin, end, shrink[r],
+            add_relative_values(shape, head, weights, own, begin, end, shrink[r],
                                 work.sums + (row + r) * elements);
             shrink[r] = 1;
           }

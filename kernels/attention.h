@@ -37,9 +37,11 @@ struct CacheView {
 };
 
 // Adds slope[head] * (key position - query position) to each logit: ALiBi, Press et al. 2022,
-// arXiv:2108.12409. Exact at any distance below 2^24.
+// arXiv:2108.12409. Exact at any distance below 2^24. Symmetric: subtracts slope[head] * distance
+// on either side.
 struct LinearBias {
   const float* slopes = nullptr;  // [query_heads]; null: none
+  bool symmetric = false;
 };
 
 // Adds table[head, clamp(key position - query position, -reach, reach) + reach] to each logit: what
@@ -51,12 +53,16 @@ struct DistanceBias {
 
 // Rows e of a distance r = clamp(key position - query position, -clip, clip) + clip: Shaw et al.
 // 2018, arXiv:1803.02155, eq. 3 and 4. Logits become scale * (q . k + q . key[r] + k . query[r]);
-// outputs gain the sum of p * value[r]. Each table may be null.
+// outputs gain the sum of p * value[r]. Each table may be null. With `row_of`, distances share
+// rows: row_of[r] stands for r. With `head_stride`, each head has rows of its own: He et al. 2021,
+// arXiv:2006.03654.
 struct RelativeRows {
   const float* key = nullptr;    // [2 * clip + 1, head_dim]
   const float* query = nullptr;  // [2 * clip + 1, head_dim]
   const float* value = nullptr;  // [2 * clip + 1, head_dim]
   size_t clip = 0;
+  const uint16_t* row_of = nullptr;  // [2 * clip + 1]; null: each distance has its own
+  size_t head_stride = 0;            // floats between two heads' rows; 0: heads share them
 };
 
 struct AttentionShape {
@@ -64,10 +70,11 @@ struct AttentionShape {
   size_t query_heads = 0;
   size_t kv_heads = 0;
   size_t head_dim = 0;
-  float scale = 1;     // multiplies q . k
-  float soft_cap = 0;  // c: logits become c * tanh(logits / c), before any bias; 0: none
-  size_t window = 0;   // a query at p sees positions p - window + 1 ... p; 0: all
-  size_t stretch = 0;  // and none before p / stretch * stretch; 0: all
+  float scale = 1;             // multiplies q . k
+  float soft_cap = 0;          // c: logits become c * tanh(logits / c), before any bias; 0: none
+  size_t window = 0;           // a query at p sees positions p - window + 1 ... p; 0: all
+  bool bidirectional = false;  // and those after p: all, or up to p + window - 1
+  size_t stretch = 0;          // and none before p / stretch * stretch; 0: all
   LinearBias linear_bias;
   DistanceBias distance_bias;
   RelativeRows relative;
@@ -82,6 +89,7 @@ struct AttentionChunk {
   size_t output_stride = 0;
   size_t position = 0;
   size_t tokens = 0;
+  size_t keys = 0;  // bidirectional: positions that are stored, from the session's first on
 };
 
 // Stores one token's row of one head (keys already rotated): `row` [head_dim] into slot `slot` of

@@ -33,13 +33,23 @@ void attend(const AttentionShape& shape, const CacheView& cache, const Attention
   const size_t group = shape.query_heads / shape.kv_heads;
   const size_t elements = cache_row_elements(shape.head_dim);
   for (size_t token = first; token < first + count; ++token) {
-    const size_t end = chunk.position + token + 1;
-    size_t begin = cache.first_position;
-    if (shape.window > 0 && shape.window < end) begin = std::max(begin, end - shape.window);
-    if (shape.stretch > 0) begin = std::max(begin, (end - 1) / shape.stretch * shape.stretch);
+    const size_t own = chunk.position + token;
+    size_t begin = cache.first_position, end = own + 1;
+    if (shape.window > 0 && shape.window <= own) begin = std::max(begin, own + 1 - shape.window);
+    if (shape.stretch > 0) begin = std::max(begin, own / shape.stretch * shape.stretch);
+    if (shape.bidirectional) {
+      end = cache.first_position + chunk.keys;
+      if (shape.window > 0) end = std::min(end, own + shape.window);
+    }
     // The row of a table of 2 * reach + 1 distances.
     const auto distance_row = [&](size_t position, size_t reach) {
-      return reach - std::min(end - 1 - position, reach);
+      return position > own ? reach + std::min(position - own, reach)
+                            : reach - std::min(own - position, reach);
+    };
+    const auto relative_row = [&](size_t position, size_t head) {
+      const size_t row = distance_row(position, relative.clip);
+      return head * relative.head_stride +
+             (relative.row_of ? relative.row_of[row] : row) * shape.head_dim;
     };
     const auto row_of = [&](size_t position) {
       return kv_head * cache.slots + (position - cache.first_position) % cache.slots;
@@ -49,7 +59,7 @@ void attend(const AttentionShape& shape, const CacheView& cache, const Attention
       const float* query = chunk.queries + token * chunk.query_stride + head * shape.head_dim;
       float* output = chunk.outputs + token * chunk.output_stride + head * shape.head_dim;
       for (size_t p = begin; p < end; ++p) {
-        const size_t r = distance_row(p, relative.clip) * shape.head_dim;
+        const size_t r = relative_row(p, head);
         double dot = 0;
         for (size_t i = 0; i < shape.head_dim; ++i) {
           const double key =
@@ -61,7 +71,9 @@ void attend(const AttentionShape& shape, const CacheView& cache, const Attention
         dot *= shape.scale;
         if (shape.soft_cap > 0) dot = shape.soft_cap * std::tanh(dot / shape.soft_cap);
         if (shape.linear_bias.slopes) {
-          dot -= static_cast<double>(shape.linear_bias.slopes[head]) * (end - 1 - p);
+          const double distance = static_cast<double>(p) - static_cast<double>(own);
+          dot += shape.linear_bias.slopes[head] *
+                 (shape.linear_bias.symmetric ? -std::abs(distance) : distance);
         }
         if (shape.distance_bias.table) {
           const size_t reach = shape.distance_bias.reach;
@@ -78,7 +90,7 @@ void attend(const AttentionShape& shape, const CacheView& cache, const Attention
           double value =
               element(cache.type, cache.values, cache.value_scales, row_of(p), elements, i);
           if (relative.value) {
-            value += relative.value[distance_row(p, relative.clip) * shape.head_dim + i];
+            value += relative.value[relative_row(p, head) + i];
           }
           sum += weights[p - begin] * value;
         }

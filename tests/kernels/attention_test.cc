@@ -80,15 +80,17 @@ struct Session {
     const std::unique_ptr<void, AlignedDelete> scratch(
         ::operator new(scratch_bytes, std::align_val_t(64)));
     std::vector<float> outputs(tokens * query_width(), -7.0f);
+    for (size_t t = 0; shape.bidirectional && t < tokens; ++t) store(cache, t);
     for (size_t start = 0; start < tokens; start += chunk) {
       const size_t count = std::min(chunk, tokens - start);
-      for (size_t t = 0; t < count; ++t) store(cache, start + t);
+      for (size_t t = 0; !shape.bidirectional && t < count; ++t) store(cache, start + t);
       const AttentionChunk part = {queries.data() + start * query_width(),
                                    query_width(),
                                    outputs.data() + start * query_width(),
                                    query_width(),
                                    first_position + start,
-                                   count};
+                                   count,
+                                   tokens};
       for (size_t h = 0; h < shape.kv_heads; ++h) {
         if (twin) {
           scalar::attend(shape, cache.view, part, h, 0, count);
@@ -226,7 +228,45 @@ struct Tables {
     shape.relative = {which & 1 ? keys.data() : nullptr, which & 2 ? queries.data() : nullptr,
                       which & 4 ? values.data() : nullptr, clip};
   }
+
+  // The same, of rows that distances share and heads do not.
+  void relate_heads(AttentionShape& shape, size_t clip, size_t count, unsigned which) {
+    relate(shape, 0, which);
+    const size_t stride = count * shape.head_dim, size = shape.query_heads * stride;
+    keys = random_row(size), queries = random_row(size), values = random_row(size);
+    row_of.resize(2 * clip + 1);
+    for (uint16_t& row : row_of) row = static_cast<uint16_t>(random_below(count));
+    shape.relative = {which & 1 ? keys.data() : nullptr,
+                      which & 2 ? queries.data() : nullptr,
+                      which & 4 ? values.data() : nullptr,
+                      clip,
+                      row_of.data(),
+                      stride};
+  }
+  std::vector<uint16_t> row_of;
 };
+
+TEST_CASE("attention to both sides equals its twin, with every bias and bound") {
+  for (const size_t tokens : {1, 2, 9, 64, 65, 150}) {
+    for (const size_t window : {0, 1, 2, 17, 65}) {
+      for (int kind = 0; kind < 6; ++kind) {
+        CAPTURE(kind);
+        AttentionShape shape = shape_of(1 + random_below(3), 1 + random_below(2), 20);
+        shape.bidirectional = true;
+        shape.window = window;
+        Tables tables;
+        if (kind == 1 || kind == 2) tables.slope(shape);
+        shape.linear_bias.symmetric = kind == 2;
+        if (kind == 3) tables.bias(shape, 30);
+        if (kind == 4) tables.relate(shape, 12, 7);
+        if (kind == 5) tables.relate_heads(shape, 40, 9, 3);
+        const Session session(shape, 0, tokens);
+        check_equals_twin(session, kTypes[random_below(3)], 1 + random_below(40),
+                          1 + random_below(kAttentionTokens), false, 2 * kAttentionError);
+      }
+    }
+  }
+}
 
 TEST_CASE("attention with slopes equals its twin, whatever the number of heads") {
   for (const size_t kv_heads : {1, 2, 3, 5, 6}) {
