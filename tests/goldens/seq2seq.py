@@ -18,14 +18,13 @@ import sys
 import numpy as np
 import torch
 import transformers
-from safetensors.torch import load_file
 from transformers import AutoConfig, LogitsProcessor, LogitsProcessorList
 
 from decoders import (bucket_faults, scale_fault, setting_in_modules, sinusoid_faults,
                       table_faults, with_small_epsilons, with_table, without)
-from encoders import each_table, largest, rolled
+from encoders import each_table, home, largest
 from families import ABSENT, Doubles, checkpoint, config_of
-from make import HERE, TOLERANCE, attempt, one_line_lists, tidy
+from make import TOLERANCE, attempt, one_line_lists, tidy
 
 FOLDER_LIMIT = 150_000  # bytes
 
@@ -458,8 +457,7 @@ def make_folder(name):
         assert all(np.array_equal(ours[kind], theirs[kind]) for kind in ours)
         return record(folder, read, case, inputs, rng)
 
-    kept = HERE / name
-    attempt(case.get("seed", name), make, kept if kept.exists() else HERE / "pending" / name, 300)
+    attempt(case.get("seed", name), make, home(name), 300)
 
 
 def main(names):
