@@ -462,6 +462,10 @@ CASES = {
               "nothing reads, as in the first checkpoints; gelu_new, three layers",
         config=bert("BertForMaskedLM", hidden_act="gelu_new", num_hidden_layers=3),
         inputs=WITHIN_40, rename=legacy_names, faults=BERT),
+    "bert_fill_no_prefix": dict(
+        about="bert: names without `bert.` beside a head that fills masks",
+        config=bert("BertForMaskedLM"), inputs=WITHIN_40, rename=without_base_prefix("bert."),
+        faults=BERT),
     "bert_classify": dict(
         about="bert: three labels for a sentence, from the pooler",
         config=bert("BertForSequenceClassification", hidden_size=28, num_attention_heads=4)
