@@ -18,12 +18,15 @@ README.md says what `expected.json` holds. Folders go where those of families.py
 import copy
 import json
 import math
+import re
 import sys
 import types
 
+import gguf
 import numpy as np
 import torch
 import transformers
+from gguf import GGMLQuantizationType as Block
 from safetensors.torch import load_file
 from transformers import AutoConfig
 
@@ -664,6 +667,131 @@ def record(folder, model, case, inputs, suffix="", find=outputs, find_in_double=
     return True
 
 
+# --------------------------------------------------------------------------------------------------
+# GGUF
+
+
+def write_gguf(path, arch, state, keys):
+    """A file of tensors under the `gguf` package's names; `keys` are calls of its writer."""
+    layers = 1 + max(int(x) for name in state for x in re.findall(r"\.(\d+)\.", name))
+    architecture = next(k for k, v in gguf.MODEL_ARCH_NAMES.items() if v == arch)
+    names = gguf.get_tensor_name_map(architecture, layers)
+    writer = gguf.GGUFWriter(path, arch)
+    writer.add_name(path.parent.name)
+    for method, value in keys.items():
+        getattr(writer, method)(value)
+    written = set()
+    for name, x in state.items():
+        found = name if name.startswith("blk.") else names.get_name(name, (".weight", ".bias"))
+        assert found and found not in written, name
+        written.add(found)
+        half = x.ndim > 1 and not re.search("norm|position_embd|token_types", found)
+        stored = np.ascontiguousarray(x.numpy(), np.float16 if half else np.float32)
+        assert np.array_equal(stored.astype(np.float32), x.numpy()), name
+        writer.add_tensor(found, stored, raw_dtype=Block.F16 if half else Block.F32)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def gguf_keys(config, pooling, **more):
+    return {
+        "add_context_length": config["max_position_embeddings"],
+        "add_vocab_size": config["vocab_size"], "add_embedding_length": config["hidden_size"],
+        "add_feed_forward_length": config["intermediate_size"],
+        "add_block_count": config["num_hidden_layers"],
+        "add_head_count": config["num_attention_heads"],
+        "add_layer_norm_eps": config["layer_norm_eps"], "add_causal_attention": False,
+        "add_pooling_type": pooling, "add_token_type_count": config["type_vocab_size"]} | more
+
+
+def without_first_rows(state):
+    """As RoBERTa's positions go into the file."""
+    name = "embeddings.position_embeddings.weight"
+    return state | {name: state[name][2:]}
+
+
+def split_gates(state):
+    """Gate and up, which jina-bert-v2 has in one matrix, as the first converters wrote them."""
+    parted = {}
+    for name, x in state.items():
+        if "gated_layers" in name:
+            gate, up = x.chunk(2)
+            parted |= {name.replace("gated_layers", "gated_layers_w"): gate,
+                       name.replace("gated_layers", "gated_layers_v"): up}
+        else:
+            parted[name] = x
+    return parted
+
+
+def pooled_outputs(pooling):
+    """Outputs of what the format keeps: hidden states, and what its pooling type makes of them."""
+
+    def of(find):
+        def found(model, given):
+            hidden = find(model, given)["hidden"]
+            vector = hidden.mean(0) if pooling == gguf.PoolingType.MEAN else hidden[
+                0 if pooling == gguf.PoolingType.CLS else -1]
+            return {"hidden": hidden, "sentence": vector[None]}
+
+        return found
+
+    return of(outputs), of(outputs_in_double)
+
+
+MEAN, CLS, LAST = gguf.PoolingType.MEAN, gguf.PoolingType.CLS, gguf.PoolingType.LAST
+GGUFS = {
+    "gguf_bert": dict(
+        arch="bert", about="GGUF, bert: separate q, k and v; pooling type 2, the first token",
+        config=bert("BertModel"), pooling=CLS, inputs=WITHIN_40, faults=BERT),
+    "gguf_bert_of_roberta": dict(
+        arch="bert", about="GGUF, bert: a roberta, whose positions start in row 0 here; pooling "
+                           "type 3, the last token; one token type",
+        config=roberta("RobertaModel"), pooling=LAST, inputs=SINGLE_40, rename=without_first_rows,
+        keys={"add_context_length": 40}, faults=ABSOLUTE),
+    "gguf_nomic_bert": dict(
+        arch="nomic-bert", about="GGUF, nomic-bert: fused q, k and v, rotary (base 1000, by "
+                                 "halves), swiglu; pooling type 1, the mean",
+        config=nomic(), pooling=MEAN, inputs=WITHIN_40, rename=nomic_names,
+        keys={"add_rope_freq_base": 1000.0}, faults=ROTARY),
+    "gguf_jina_bert_v2": dict(
+        arch="jina-bert-v2", about="GGUF, jina-bert-v2: six heads of symmetric ALiBi, which no key "
+                                   "mentions; ffn_gate and ffn_up; erf gelu; pooling type 1",
+        config=jina(), pooling=MEAN, inputs=WITHIN_40, rename=split_gates, faults=JINA,
+        seed="gguf_jina"),
+    "gguf_jina_bert_v2_fused": dict(
+        arch="jina-bert-v2", about="GGUF, jina-bert-v2: the model of gguf_jina_bert_v2, ffn_up with "
+                                   "the rows of the gate before its own, as converters write it "
+                                   "since",
+        config=jina(), pooling=MEAN, inputs=WITHIN_40, faults=JINA, seed="gguf_jina"),
+}
+
+
+def make_gguf(name):
+    case = GGUFS[name]
+    config = case["config"]
+
+    def make(folder, rng):
+        (folder / "config.json").write_text(json.dumps(config))
+        model = reading(folder)
+        (folder / "config.json").unlink()
+        scatter(model, rng)
+        inputs = [random_input(rng, config["vocab_size"], x) for x in case["inputs"]]
+        state = case.get("rename", dict)(
+            {n: x for n, x in tensors(model).items() if "pooler" not in n})
+        path = folder / "model.gguf"
+        write_gguf(path, case["arch"], state,
+                   gguf_keys(config, case["pooling"], **case.get("keys", {})))
+        find, find_in_double = pooled_outputs(case["pooling"])
+        return record(folder, model, case, inputs, "", find, find_in_double, path.name)
+
+    attempt(case.get("seed", name), make, home(name), 50)
+
+
+# --------------------------------------------------------------------------------------------------
+
+
 def home(name):
     """The folder of a golden of this kind, or its place in `pending`."""
     kept = HERE / name / "expected.json"
@@ -714,15 +842,16 @@ def read_back(folder, model, given):
 
 
 def main(names):
-    unknown = [name for name in names if name not in CASES]
+    cases = CASES | GGUFS
+    unknown = [name for name in names if name not in cases]
     if unknown:
-        raise SystemExit(f"unknown: {', '.join(unknown)}; there are: {', '.join(CASES)}")
-    for name in names or CASES:
-        wanted = CASES[name].get("version", "5.24.0")
-        if transformers.__version__ == wanted:
-            make_folder(name)
-        else:
+        raise SystemExit(f"unknown: {', '.join(unknown)}; there are: {', '.join(cases)}")
+    for name in names or cases:
+        wanted = cases[name].get("version", "5.24.0")
+        if transformers.__version__ != wanted:
             print(f"{name}: left to transformers {wanted}")
+        else:
+            (make_folder if name in CASES else make_gguf)(name)
 
 
 if __name__ == "__main__":
