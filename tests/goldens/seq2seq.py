@@ -22,7 +22,7 @@ from transformers import AutoConfig, LogitsProcessor, LogitsProcessorList
 
 from decoders import (bucket_faults, scale_fault, setting_in_modules, sinusoid_faults,
                       table_faults, with_small_epsilons, with_table, without)
-from encoders import each_table, home, largest
+from encoders import each_table, home, largest, write_gguf
 from families import ABSENT, Doubles, checkpoint, config_of
 from make import TOLERANCE, attempt, one_line_lists, tidy
 
@@ -37,7 +37,11 @@ def reading(folder, reference={}):
     raw = json.loads((folder / "config.json").read_text())
     config = AutoConfig.from_pretrained(folder, **reference)
     config._attn_implementation = "eager"
-    return getattr(transformers, raw["architectures"][0])(config).eval()
+    model = getattr(transformers, raw["architectures"][0])(config).eval()
+    if "t5" in raw["model_type"] and raw.get("tie_word_embeddings") is False:
+        # The reference ties T5's head whatever this key says, unless the file has another one.
+        model.lm_head.weight = torch.nn.Parameter(model.shared.weight.clone())
+    return model
 
 
 @torch.no_grad()
@@ -423,7 +427,7 @@ def record(folder, model, case, inputs, rng):
         for kind, file in files.items():
             np.save(folder / file, arrays[kind].astype(np.float32))
         described.append(given | files)
-    expected = {"description": case["about"], "source": "folder", "inputs": described,
+    expected = {"description": case["about"], "source": case.get("source", "folder"), "inputs": described,
                 "generated": rows, "ranges": {kind: round(x, 5) for kind, x in ranges.items()},
                 "disturbance": round(min(faults.values()), 5)}
     if "context" in case:
@@ -460,12 +464,55 @@ def make_folder(name):
     attempt(case.get("seed", name), make, home(name), 300)
 
 
+# --------------------------------------------------------------------------------------------------
+# GGUF
+
+
+GGUFS = {
+    "gguf_t5": dict(
+        about="GGUF, t5: three encoder layers (block_count) and two decoder layers, 12 buckets up "
+              "to 128, which no key mentions, and a longer input; gated tanh gelu, its own head, "
+              "logits as they are",
+        config=t5(**GATED | dict(num_layers=3, relative_attention_max_distance=128)),
+        inputs=[(140, 24), (7, 9)], faults=T5, variants=VARIANTS[:4], source="model.gguf"),
+}
+
+
+def make_gguf(name):
+    case = GGUFS[name]
+    raw = case["config"]
+
+    def make(folder, rng):
+        (folder / "config.json").write_text(json.dumps(raw))
+        model = reading(folder)
+        (folder / "config.json").unlink()
+        scatter(model, rng)
+        write_gguf(folder / case["source"], "t5", checkpoint(model), {
+            "add_context_length": 512, "add_vocab_size": raw["vocab_size"],
+            "add_embedding_length": raw["d_model"], "add_feed_forward_length": raw["d_ff"],
+            "add_block_count": raw["num_layers"],
+            "add_decoder_block_count": raw["num_decoder_layers"],
+            "add_head_count": raw["num_heads"], "add_key_length": raw["d_kv"],
+            "add_value_length": raw["d_kv"], "add_layer_norm_eps": raw["layer_norm_epsilon"],
+            "add_layer_norm_rms_eps": raw["layer_norm_epsilon"],
+            "add_relative_attn_buckets_count": raw["relative_attention_num_buckets"],
+            "add_decoder_start_token_id": 0, "add_eos_token_id": 1, "add_pad_token_id": 0})
+        inputs = [random_input(rng, model.config, x) for x in case["inputs"]]
+        return record(folder, model, case, inputs, rng)
+
+    attempt(name, make, home(name), 300)
+
+
+# --------------------------------------------------------------------------------------------------
+
+
 def main(names):
-    unknown = [name for name in names if name not in CASES]
+    cases = CASES | GGUFS
+    unknown = [name for name in names if name not in cases]
     if unknown:
-        raise SystemExit(f"unknown: {', '.join(unknown)}; there are: {', '.join(CASES)}")
-    for name in names or CASES:
-        make_folder(name)
+        raise SystemExit(f"unknown: {', '.join(unknown)}; there are: {', '.join(cases)}")
+    for name in names or cases:
+        (make_folder if name in CASES else make_gguf)(name)
 
 
 if __name__ == "__main__":
