@@ -3,7 +3,11 @@
 
     seq2seq.py [NAME...]           all of them, or those named
 
-The reference is transformers 5.24.0, eager attention, float32, under the conditions of make.py.
+The reference is transformers 5.24.0, eager attention, float32, under the conditions of make.py,
+except that no library has a class of `transformer_*`: the model is PlainTransformer below, written
+from arXiv:1706.03762 and equations 3 to 5 of arXiv:1803.02155, whose tensors have the names that
+CTranslate2 gives them, with dots; what generates from it is transformers' search.
+
 README.md says what `expected.json` holds. Folders go where those of families.py go.
 
 Sources were drawn until what is generated from them stayed the same four times with noise of five
@@ -18,11 +22,15 @@ import sys
 import numpy as np
 import torch
 import transformers
-from transformers import AutoConfig, LogitsProcessor, LogitsProcessorList
+from safetensors.torch import load_file
+from transformers import (AutoConfig, GenerationConfig, GenerationMixin, LogitsProcessor,
+                          LogitsProcessorList, PreTrainedConfig, PreTrainedModel)
+from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
-from decoders import (bucket_faults, scale_fault, setting_in_modules, sinusoid_faults,
-                      table_faults, with_small_epsilons, with_table, without)
-from encoders import each_table, home, largest, write_gguf
+import decoders
+from decoders import (bucket_faults, each_table, scale_fault, setting_in_modules, sinusoid_faults,
+                      sinusoids, table_faults, with_table, without)
+from encoders import home, largest, with_small_epsilons, write_gguf
 from families import ABSENT, Doubles, checkpoint, config_of
 from make import TOLERANCE, attempt, one_line_lists, tidy
 
@@ -33,8 +41,164 @@ FOLDER_LIMIT = 150_000  # bytes
 # Reference models
 
 
+class Branch(torch.nn.Module):
+    """A branch of a layer with its norm, which is before it or after the sum."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.pre_norm = config.pre_norm
+        self.layer_norm = torch.nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
+
+    def forward(self, x, *more):
+        if self.pre_norm:
+            return x + self.branch(self.layer_norm(x), *more)
+        return self.layer_norm(x + self.branch(x, *more))
+
+
+class SelfAttention(Branch):
+    """Attention with a row for each clipped distance key - query, for keys and for values."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        width, self.heads = config.hidden_size, config.num_attention_heads
+        self.linear_0 = torch.nn.Linear(width, 3 * width)
+        self.linear_1 = torch.nn.Linear(width, width)
+        clip = getattr(config, "max_relative_positions", 0) or config.max_position_embeddings - 1
+        for part in ("keys", "values") if config.position_type == "relative" else ():
+            if part == "keys" or config.relative_position_values:
+                table = torch.nn.Embedding(2 * clip + 1, width // self.heads)
+                self.add_module(f"relative_position_{part}", table)
+
+    def branch(self, x, causal):
+        q, k, v = (heads_of(y, self.heads) for y in self.linear_0(x).chunk(3, -1))
+        length = x.shape[1]
+        distances = torch.arange(length) - torch.arange(length)[:, None]
+        scores = q @ k.transpose(2, 3)
+        if hasattr(self, "relative_position_keys"):
+            keys = self.relative_position_keys.weight
+            clip = len(keys) // 2
+            index = distances.clamp(-clip, clip) + clip
+            scores = scores + torch.einsum("bhid,ijd->bhij", q, keys[index])
+        scores = scores / math.sqrt(q.shape[-1])
+        if causal:
+            scores = scores.masked_fill(distances > 0, -math.inf)
+        weights = scores.softmax(-1)
+        mixed = weights @ v
+        if hasattr(self, "relative_position_values"):
+            values = self.relative_position_values.weight
+            mixed = mixed + torch.einsum("bhij,ijd->bhid", weights, values[index])
+        return self.linear_1(mixed.transpose(1, 2).flatten(2))
+
+
+class CrossAttention(Branch):
+    """Attention to what the encoder made; keys and values are rows of one matrix."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        width, self.heads = config.hidden_size, config.num_attention_heads
+        self.linear_0 = torch.nn.Linear(width, width)
+        self.linear_1 = torch.nn.Linear(width, 2 * width)
+        self.linear_2 = torch.nn.Linear(width, width)
+
+    def branch(self, x, source):
+        q = heads_of(self.linear_0(x), self.heads)
+        k, v = (heads_of(y, self.heads) for y in self.linear_1(source).chunk(2, -1))
+        weights = (q @ k.transpose(2, 3) / math.sqrt(q.shape[-1])).softmax(-1)
+        return self.linear_2((weights @ v).transpose(1, 2).flatten(2))
+
+
+def heads_of(x, heads):
+    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+
+
+class FeedForward(Branch):
+    def __init__(self, config):
+        super().__init__(config)
+        self.linear_0 = torch.nn.Linear(config.hidden_size, config.intermediate_size)
+        self.linear_1 = torch.nn.Linear(config.intermediate_size, config.hidden_size)
+
+    def branch(self, x):
+        return self.linear_1(self.linear_0(x).relu())
+
+
+class Stack(torch.nn.Module):
+    """The encoder, or the decoder."""
+
+    main_input_name = "input_ids"
+
+    def __init__(self, config, layers, cross, embeddings=None):
+        super().__init__()
+        self.config, self.sinusoids = config, None
+        self.embeddings = embeddings or torch.nn.Embedding(config.vocab_size, config.hidden_size)
+        self.layers = torch.nn.ModuleList(
+            torch.nn.ModuleDict({"self_attention": SelfAttention(config)}
+                                | ({"attention": CrossAttention(config)} if cross else {})
+                                | {"ffn": FeedForward(config)}) for _ in range(layers))
+        if config.pre_norm:
+            self.layer_norm = torch.nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
+        if cross and not config.tie_word_embeddings:
+            self.projection = torch.nn.Linear(config.hidden_size, config.vocab_size)
+
+    def forward(self, input_ids, source=None, **_):
+        config, x = self.config, self.embeddings(input_ids)
+        if config.scale_embedding:
+            x = x * math.sqrt(config.hidden_size)
+        if config.position_type == "sinusoidal":
+            rows = self.sinusoids
+            if rows is None:
+                rows = sinusoids(64, config.hidden_size, config.sinusoid_layout)
+            x = x + rows[: x.shape[1]].to(x)
+        for layer in self.layers:
+            x = layer["self_attention"](x, source is not None)
+            if source is not None:
+                x = layer["attention"](x, source)
+            x = layer["ffn"](x)
+        return BaseModelOutput(self.layer_norm(x) if config.pre_norm else x)
+
+
+class PlainConfig(PreTrainedConfig):
+    model_type = "transformer"
+
+
+class PlainTransformer(PreTrainedModel, GenerationMixin):
+    """The original Transformer, or one with the tables of Shaw et al.; see `plain`."""
+
+    config_class = PlainConfig
+    main_input_name = "input_ids"
+    base_model_prefix = ""
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.encoder = Stack(config, config.num_encoder_layers, False)
+        self.decoder = Stack(config, config.num_hidden_layers, True,
+                             self.encoder.embeddings if config.share_embeddings else None)
+        self.post_init()
+
+    def get_encoder(self, *_, **__):
+        return self.encoder
+
+    def forward(self, input_ids=None, decoder_input_ids=None, encoder_outputs=None, **_):
+        source = (encoder_outputs or self.encoder(input_ids)).last_hidden_state
+        x = self.decoder(decoder_input_ids, source).last_hidden_state
+        tied = self.config.tie_word_embeddings
+        logits = x @ self.decoder.embeddings.weight.T if tied else self.decoder.projection(x)
+        return Seq2SeqLMOutput(logits=logits, encoder_last_hidden_state=source)
+
+    def tensors(self):
+        """Those of a file; embeddings that both stacks have are the encoder's."""
+        state = {name: x.clone() for name, x in self.state_dict().items()}
+        if self.config.share_embeddings:
+            del state["decoder.embeddings.weight"]
+        return state
+
+
 def reading(folder, reference={}):
     raw = json.loads((folder / "config.json").read_text())
+    if raw["model_type"] == "transformer":
+        model = PlainTransformer(PlainConfig(**raw)).eval()
+        if (folder / "generation_config.json").exists():
+            model.generation_config = GenerationConfig.from_pretrained(folder)
+        return model
     config = AutoConfig.from_pretrained(folder, **reference)
     config._attn_implementation = "eager"
     model = getattr(transformers, raw["architectures"][0])(config).eval()
@@ -63,14 +227,17 @@ def outputs_in_double(model, given):
         torch.set_default_dtype(torch.float32)
 
 
-EMBEDDINGS = ("shared.weight", "embed_tokens.weight")
+EMBEDDINGS = ("shared.weight", "embed_tokens.weight", "coder.embeddings.weight")
+QUERIES = ("q_proj", "k_proj", "Attention.q.", "Attention.k.", "self_attention.linear_0",
+           ".attention.linear_0")
 
 
 def scatter(model, rng, fixed=(), embedding=1.3, gain=1.3):
     """Random weights as in make.py, of values that half precision has, but for tables `fixed`."""
     bucketed = "t5" in model.config.model_type
-    last = getattr(model.config, "decoder_layers", 0) - 1
+    last = getattr(model.config, "decoder_layers", model.config.num_hidden_layers) - 1
     last_norms = ("decoder.layer_norm.weight", "decoder.final_layer_norm.weight",
+                  f"decoder.layers.{last}.ffn.layer_norm.weight",
                   f"decoder.layers.{last}.final_layer_norm.weight")
     for name, parameter in model.named_parameters():
         if name in fixed:
@@ -84,9 +251,11 @@ def scatter(model, rng, fixed=(), embedding=1.3, gain=1.3):
             x = 1 + 0.25 * x
         elif "relative_attention_bias" in name:
             x *= 1.5
+        elif "relative_position" in name:
+            x *= 0.7
         else:
             factor = gain
-            if any(part in name for part in ("q_proj", "k_proj", "Attention.q.", "Attention.k.")):
+            if any(part in name for part in QUERIES):
                 factor = 1.0 if bucketed else 1.7
             elif name.endswith(EMBEDDINGS):
                 factor = embedding
@@ -246,6 +415,34 @@ def unscaled(*paths):
     return {f"{path} 1": scale_fault(path, 1.0) for path in paths}
 
 
+def plain(**keys):
+    """As in decoders.py, of two stacks.
+
+    `num_hidden_layers` and `num_encoder_layers`, the decoder's and the encoder's; both stacks are
+    alike but for attention between them, which has no tables. With `share_embeddings` both read
+    `encoder.embeddings`; with `tie_word_embeddings` the decoder's are the head.
+    """
+    return decoders.plain(**{
+        "vocab_size": 59, "is_encoder_decoder": True, "num_encoder_layers": 3,
+        "share_embeddings": False, "pad_token_id": 0, "bos_token_id": ABSENT, "eos_token_id": 1,
+        "decoder_start_token_id": 0} | keys)
+
+
+def plain_sinusoid_fault(layout, planes=None, base=10000.0, start=0):
+    def fault(model):
+        table = sinusoids(64 + start, model.config.hidden_size, layout, planes, base)[start:]
+        model.encoder.sinusoids = model.decoder.sinusoids = table
+
+    return fault
+
+
+TABLES = ("relative_position_keys.weight", "relative_position_values.weight")
+SHAW = {"tables one row off": each_table(TABLES, lambda x: x.roll(1, 0)),
+        "other direction": each_table(TABLES, lambda x: x.flip(0)),
+        "no keys' table": each_table(TABLES[0], torch.zeros_like),
+        "epsilon": with_small_epsilons}
+NO_VALUES = {"no values' table": each_table(TABLES[1], torch.zeros_like)}
+NEARER = {"clipped nearer": each_table(TABLES, lambda x: x[1:-1])}
 HALVES = both(lambda name: table_faults(name) | sinusoid_faults(name, "halves"))
 LEARNED = both(table_faults)
 MARIAN_SCALES = unscaled("model.encoder.embed_scale", "model.decoder.embed_scale")
@@ -368,6 +565,29 @@ CASES = {
                         forced_eos_token_id=1, num_beams=8, length_penalty=0.6, max_length=14),
         tables=SINUSOIDS, rename=without("embed_positions"), inputs=[(40, 30), (7, 9)],
         faults=HALVES | MARIAN_SCALES | LAST_BIAS, variants=OWN),
+    "transformer_translator_relative": dict(
+        about="both stacks with Shaw's tables for keys and values, clipped at 6, none between the "
+              "stacks; norms first and a last one, relu, embeddings of their own and a biased head",
+        config=plain(), inputs=[(40, 30), (7, 9)], faults=SHAW | NO_VALUES | NEARER,
+        variants=VARIANTS[:4]),
+    "transformer_translator_relative_keys": dict(
+        about="both stacks with Shaw's table for keys alone, a row for each of 44 distances to "
+              "either side; norms after the branches; one embedding for both stacks and the head",
+        config=plain(relative_position_values=False, max_relative_positions=0, pre_norm=False,
+                     max_position_embeddings=45, tie_word_embeddings=True, share_embeddings=True),
+        inputs=[(40, 30), (7, 9)], faults=SHAW, variants=VARIANTS[:2]),
+    "transformer_translator": dict(
+        about="the original Transformer: interleaved sinusoids, embeddings times the root of 30, "
+              "norms after the branches, relu; one embedding for both stacks and the head",
+        config=plain(position_type="sinusoidal", sinusoid_layout="interleaved", pre_norm=False,
+                     max_relative_positions=ABSENT, relative_position_values=ABSENT,
+                     tie_word_embeddings=True, share_embeddings=True),
+        inputs=[(40, 30), (7, 9)], variants=VARIANTS[:4],
+        faults={"table one row off": plain_sinusoid_fault("interleaved", start=1),
+                "another layout": plain_sinusoid_fault("halves"),
+                "another step": plain_sinusoid_fault("interleaved", planes=14),
+                "base 1.1": plain_sinusoid_fault("interleaved", base=11000.0),
+                "epsilon": with_small_epsilons}),
 }
 
 
@@ -452,10 +672,18 @@ def make_folder(name):
         model = reading(folder, reference)
         fixed = case.get("tables", ())
         scatter(model, rng, fixed, **case.get("gains", {}))
-        state = {n: x.float() if n in fixed else x.half() for n, x in checkpoint(model).items()}
+        plainly = isinstance(model, PlainTransformer)
+        state = model.tensors() if plainly else checkpoint(model)
+        state = {n: x.float() if n in fixed else x.half() for n, x in state.items()}
         tidy(folder, case.get("rename", dict)(state))
-        read = type(model).from_pretrained(folder, attn_implementation="eager",
-                                           dtype=torch.float32, **reference).eval()
+        if plainly:
+            read, state = reading(folder), load_file(folder / "model.safetensors")
+            missing, unexpected = read.load_state_dict(
+                {n: x.float() for n, x in state.items()}, strict=False)
+            assert not unexpected and set(missing) <= {"decoder.embeddings.weight"}
+        else:
+            read = type(model).from_pretrained(folder, attn_implementation="eager",
+                                               dtype=torch.float32, **reference).eval()
         inputs = [random_input(rng, model.config, x) for x in case["inputs"]]
         ours, theirs = outputs(model, inputs[1]), outputs(read, inputs[1])
         assert all(np.array_equal(ours[kind], theirs[kind]) for kind in ours)
