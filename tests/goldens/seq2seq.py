@@ -333,6 +333,8 @@ def generations(model, rng, variants, size):
             ids, _ = generated(model, sources, settings)
             fair = [i for i, x in enumerate(ids) if len(x) > 3 and len(set(x)) > 2
                     and (others is None or x != others[i])]
+            if len(rows) % 2:  # as often as not, one that ends by itself
+                fair.sort(key=lambda i: len(ids[i]))
             fair = unmoved(model, [sources[i] for i in fair], settings, [ids[i] for i in fair],
                            size)
             if fair:
@@ -343,7 +345,7 @@ def generations(model, rng, variants, size):
         (alone,), (score,) = generated(model, fair[:1], settings)
         row = {"tokens": fair[0], "settings": settings, "ids": list(alone)}
         rows.append(row if score is None else row | {"score": round(score, 6)})
-    return rows
+    return rows if len({len(row["ids"]) for row in rows}) > 1 else None
 
 
 # --------------------------------------------------------------------------------------------------
