@@ -433,6 +433,14 @@ def without_base_prefix(prefix):
     return rename
 
 
+def with_head_copies(state):
+    """As older files have the head: its tied weight and its bias a second time."""
+    return state | {
+        "lm_head.decoder.weight": state["roberta.embeddings.word_embeddings.weight"].clone(),
+        "lm_head.decoder.bias": state["lm_head.bias"].clone(),
+        "roberta.embeddings.position_ids": torch.arange(42)[None]}
+
+
 ABSOLUTE = {"positions one row off": rolled("position_embeddings.weight"),
             "no positions": emptied("position_embeddings.weight"),
             "epsilon": with_small_epsilons}
@@ -500,9 +508,10 @@ CASES = {
               "row of the padding id and are not counted in the positions after them",
         config=roberta("RobertaModel"), inputs=SINGLE_40, padding_inside=True, faults=ABSOLUTE),
     "xlm_roberta_fill": dict(
-        about="xlm-roberta: as roberta",
+        about="xlm-roberta: as roberta; the head's weight and bias a second time in the file",
         config=roberta("XLMRobertaForMaskedLM", "xlm-roberta", hidden_size=28,
-                       num_attention_heads=4), inputs=SINGLE_40, faults=ABSOLUTE),
+                       num_attention_heads=4),
+        inputs=SINGLE_40, rename=with_head_copies, faults=ABSOLUTE),
     "camembert_tag": dict(
         about="camembert: as roberta; three labels for each token",
         config=roberta("CamembertForTokenClassification", "camembert", num_hidden_layers=3)
