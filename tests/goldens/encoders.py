@@ -182,15 +182,19 @@ def outputs(model, given):
     return {kind: x.reshape(-1, x.shape[-1]).numpy() for kind, x in found.items()}
 
 
-def outputs_in_double(model, given):
-    """Those of the same model in float64 throughout, its frequencies still those of float32."""
-    model = copy.deepcopy(model).double()
-    torch.set_default_dtype(torch.float64)
-    try:
-        with Doubles():
-            return outputs(model, given)
-    finally:
-        torch.set_default_dtype(torch.float32)
+def in_double(find):
+    """As `find`, of the same model in float64, its frequencies still those of float32."""
+
+    def found(model, given):
+        model = copy.deepcopy(model).double()
+        torch.set_default_dtype(torch.float64)
+        try:
+            with Doubles():
+                return find(model, given)
+        finally:
+            torch.set_default_dtype(torch.float32)
+
+    return found
 
 
 QUERIES = (".query.", ".key.", "q_lin", "k_lin", "query_proj", "key_proj", "Wqkv")
@@ -635,11 +639,10 @@ def largest(arrays):
     return float(max(x.max() for x in arrays) - min(x.min() for x in arrays))
 
 
-def record(folder, model, case, inputs, suffix="", find=outputs, find_in_double=outputs_in_double,
-           source="folder"):
+def record(folder, model, case, inputs, find=outputs, source="folder"):
     """Writes arrays and expected.json; False when some margin is too small for a fair test."""
     found = [find(model, given) for given in inputs]
-    truth = [find_in_double(model, given) for given in inputs]
+    truth = [in_double(find)(model, given) for given in inputs]
     kinds = list(found[0])
     ranges = {kind: largest([x[kind] for x in found]) for kind in kinds}
 
@@ -655,7 +658,7 @@ def record(folder, model, case, inputs, suffix="", find=outputs, find_in_double=
         fault(wrong)
         others = [find(wrong, given) for given in inputs]
         faults[name] = min(moved(others, kind) for kind in kinds)
-    print(f"{folder.name}{suffix}: noise {noise:.1e}, "
+    print(f"{folder.name}: noise {noise:.1e}, "
           + ", ".join(f"{kind} {x:.2f}" for kind, x in (ranges | faults).items()))
     if min(ranges.values()) < 0.5 or noise > TOLERANCE / 10:
         return False
@@ -663,14 +666,14 @@ def record(folder, model, case, inputs, suffix="", find=outputs, find_in_double=
         return False
     rows = []
     for i, (given, arrays) in enumerate(zip(inputs, found)):
-        files = {kind: f"{kind}{suffix}_{i}.npy" for kind in kinds}
+        files = {kind: f"{kind}_{i}.npy" for kind in kinds}
         for kind, file in files.items():
             np.save(folder / file, arrays[kind].astype(np.float32))
         rows.append(given | files)
     expected = {"description": case["about"], "source": source, "inputs": rows,
                 "ranges": {kind: round(x, 5) for kind, x in ranges.items()},
                 "disturbance": round(min(faults.values()), 5)}
-    (folder / f"expected{suffix}.json").write_text(one_line_lists(expected) + "\n")
+    (folder / "expected.json").write_text(one_line_lists(expected) + "\n")
     size = sum(f.stat().st_size for f in folder.rglob("*") if f.is_file())
     assert size < FOLDER_LIMIT, f"{folder.name} has {size} bytes"
     return True
@@ -737,16 +740,12 @@ def split_gates(state):
 def pooled_outputs(pooling):
     """Outputs of what the format keeps: hidden states, and what its pooling type makes of them."""
 
-    def of(find):
-        def found(model, given):
-            hidden = find(model, given)["hidden"]
-            vector = hidden.mean(0) if pooling == gguf.PoolingType.MEAN else hidden[
-                0 if pooling == gguf.PoolingType.CLS else -1]
-            return {"hidden": hidden, "sentence": vector[None]}
+    def find(model, given):
+        hidden = outputs(model, given)["hidden"]
+        vector = hidden.mean(0) if pooling == MEAN else hidden[0 if pooling == CLS else -1]
+        return {"hidden": hidden, "sentence": vector[None]}
 
-        return found
-
-    return of(outputs), of(outputs_in_double)
+    return find
 
 
 MEAN, CLS, LAST = gguf.PoolingType.MEAN, gguf.PoolingType.CLS, gguf.PoolingType.LAST
@@ -770,9 +769,9 @@ GGUFS = {
         config=jina(), pooling=MEAN, inputs=WITHIN_40, rename=split_gates, faults=JINA,
         seed="gguf_jina"),
     "gguf_jina_bert_v2_fused": dict(
-        arch="jina-bert-v2", about="GGUF, jina-bert-v2: the model of gguf_jina_bert_v2, ffn_up with "
-                                   "the rows of the gate before its own, as converters write it "
-                                   "since",
+        arch="jina-bert-v2", about="GGUF, jina-bert-v2: the model of gguf_jina_bert_v2, ffn_up "
+                                   "with the rows of the gate before its own, as converters "
+                                   "write it since",
         config=jina(), pooling=MEAN, inputs=WITHIN_40, faults=JINA, seed="gguf_jina"),
 }
 
@@ -792,8 +791,7 @@ def make_gguf(name):
         path = folder / "model.gguf"
         write_gguf(path, case["arch"], state,
                    gguf_keys(config, case["pooling"], **case.get("keys", {})))
-        find, find_in_double = pooled_outputs(case["pooling"])
-        return record(folder, model, case, inputs, "", find, find_in_double, path.name)
+        return record(folder, model, case, inputs, pooled_outputs(case["pooling"]), path.name)
 
     attempt(case.get("seed", name), make, home(name), 50)
 

@@ -30,8 +30,8 @@ from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 import decoders
 from decoders import (bucket_faults, each_table, scale_fault, setting_in_modules, sinusoid_faults,
                       sinusoids, table_faults, with_table, without)
-from encoders import home, largest, with_small_epsilons, write_gguf
-from families import ABSENT, Doubles, checkpoint, config_of
+from encoders import home, in_double, largest, with_small_epsilons, write_gguf
+from families import ABSENT, checkpoint, config_of
 from make import TOLERANCE, attempt, one_line_lists, tidy
 
 FOLDER_LIMIT = 150_000  # bytes
@@ -216,17 +216,6 @@ def outputs(model, given):
     return {"hidden": found.encoder_last_hidden_state[0].numpy(), "logits": found.logits[0].numpy()}
 
 
-def outputs_in_double(model, given):
-    """Those of the same model in float64 throughout."""
-    model = copy.deepcopy(model).double()
-    torch.set_default_dtype(torch.float64)
-    try:
-        with Doubles():
-            return outputs(model, given)
-    finally:
-        torch.set_default_dtype(torch.float32)
-
-
 EMBEDDINGS = ("shared.weight", "embed_tokens.weight", "coder.embeddings.weight")
 QUERIES = ("q_proj", "k_proj", "Attention.q.", "Attention.k.", "self_attention.linear_0",
            ".attention.linear_0")
@@ -290,9 +279,9 @@ class Noise(LogitsProcessor):
 def generated(model, sources, settings, noise=None):
     """For each source ids after the start token, the end included, and the score of beams."""
     more = {"logits_processor": LogitsProcessorList([noise])} if noise else {}
-    found = model.generate(torch.tensor(sources), return_dict_in_generate=True, output_scores=True, use_cache=False,
-                           attention_mask=torch.ones(len(sources), len(sources[0])),
-                           **settings, **more)
+    found = model.generate(
+        torch.tensor(sources), attention_mask=torch.ones(len(sources), len(sources[0])),
+        return_dict_in_generate=True, output_scores=True, use_cache=False, **settings, **more)
     rows = []
     for ids in found.sequences.tolist():
         ids = ids[1:]
@@ -392,7 +381,8 @@ def bart_like(architecture, model_type, **keys):
         "encoder_attention_heads": 3, "decoder_layers": 2, "decoder_ffn_dim": 44,
         "decoder_attention_heads": 5, "activation_function": "gelu",
         "max_position_embeddings": 40, "is_encoder_decoder": True, "scale_embedding": True,
-        "bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2} | keys)
+        "bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2,
+        "decoder_start_token_id": 2} | keys)
 
 
 def marian(**keys):
@@ -448,7 +438,8 @@ NEARER = {"clipped nearer": each_table(TABLES, lambda x: x[1:-1])}
 HALVES = both(lambda name: table_faults(name) | sinusoid_faults(name, "halves"))
 LEARNED = both(table_faults)
 MARIAN_SCALES = unscaled("model.encoder.embed_scale", "model.decoder.embed_scale")
-SCALES = unscaled("model.encoder.embed_tokens.embed_scale", "model.decoder.embed_tokens.embed_scale")
+SCALES = unscaled(
+    "model.encoder.embed_tokens.embed_scale", "model.decoder.embed_tokens.embed_scale")
 MARIAN_OWN = dict(bad_words_ids=[[58]], forced_eos_token_id=0, num_beams=4, max_length=14,
                   eos_token_id=0, pad_token_id=58, decoder_start_token_id=58)
 LAST_BIAS = {"final_logits_bias": with_table("final_logits_bias", torch.zeros_like)}
@@ -626,7 +617,7 @@ def record(folder, model, case, inputs, rng):
         return max(float(np.abs(a[kind] - b[kind]).max())
                    for a, b in zip(found, others)) / ranges[kind]
 
-    truth = [outputs_in_double(model, given) for given in inputs]
+    truth = [in_double(outputs)(model, given) for given in inputs]
     noise = max(moved(truth, kind) for kind in kinds)
     if noise > TOLERANCE / 10 or min(ranges.values()) < 4:
         print(f"{folder.name}: noise {noise:.1e}, {ranges}")
@@ -649,8 +640,9 @@ def record(folder, model, case, inputs, rng):
         for kind, file in files.items():
             np.save(folder / file, arrays[kind].astype(np.float32))
         described.append(given | files)
-    expected = {"description": case["about"], "source": case.get("source", "folder"), "inputs": described,
-                "generated": rows, "ranges": {kind: round(x, 5) for kind, x in ranges.items()},
+    expected = {"description": case["about"], "source": case.get("source", "folder"),
+                "inputs": described, "generated": rows,
+                "ranges": {kind: round(x, 5) for kind, x in ranges.items()},
                 "disturbance": round(min(faults.values()), 5)}
     if "context" in case:
         expected["context"] = case["context"]
