@@ -6,7 +6,6 @@
 #include <span>
 #include <utility>
 
-#include "runtime/sinusoids.h"
 #include "converter/positions/rotary.h"
 #include "converter/positions/scaling_spec.h"
 #include "converter/recipe.h"
@@ -18,6 +17,7 @@
 #include "platforms/interrupt.h"
 #include "platforms/thread_pool.h"
 #include "runtime/model.h"
+#include "runtime/sinusoids.h"
 #include "runtime/tokenizer/stored.h"
 
 namespace volvelle {

@@ -11,9 +11,9 @@
 #include <variant>
 #include <vector>
 
-#include "runtime/sinusoids.h"
 #include "converter/positions/rotary.h"
 #include "converter/sources/tensor_source.h"
+#include "runtime/sinusoids.h"
 #include "schema/volvelle_generated.h"
 
 namespace volvelle::recipe {
@@ -76,7 +76,8 @@ struct Attention {
   uint32_t kv_heads = 0;
   uint32_t head_dim = 0;
   float scale = 0;
-  uint32_t window = 0;   // 0: all keys are seen
+  uint32_t window = 0;         // 0: all keys are seen
+  bool bidirectional = false;  // keys after a query are seen as well; `window` counts both sides
   bool chunked = false;  // `window` is the length of a stretch, of which a query sees its own only
   float soft_cap = 0;
   float qkv_limit = 0;
@@ -103,11 +104,23 @@ struct FeedForward {
   uint32_t used = 1;  // experts that a token goes through, their worths scaled to sum to one
 };
 
+// Attention of a decoder to what its encoder made.
+struct CrossAttention {
+  uint32_t heads = 0;
+  uint32_t head_dim = 0;
+  float scale = 0;
+  Linear query;
+  Linear key_value;
+  Linear output;
+};
+
 struct Block {
   file::Residual residual = file::Residual::sequential;
   std::optional<Norm> attention_norm;
   Attention attention;
   std::optional<Norm> attention_output_norm;
+  std::optional<Norm> cross_norm;
+  std::optional<CrossAttention> cross;
   std::optional<Norm> feed_forward_norm;
   FeedForward feed_forward;
   std::optional<Norm> feed_forward_output_norm;
@@ -160,14 +173,40 @@ struct Generation {
   float top_p = 1;
   float min_p = 0;
   float repetition_penalty = 1;
+
+  // Of decoders behind an encoder; see file::Generation.
+  int32_t decoder_start = -1;
+  int32_t forced_bos = -1;
+  int32_t forced_eos = -1;
+  uint32_t beams = 1;
+  float length_penalty = 1;
+  file::EarlyStopping early_stopping = file::EarlyStopping::no;
+  uint32_t no_repeat_ngram = 0;
+  uint32_t min_length = 0;
+  uint32_t max_length = 0;
+  std::vector<std::vector<uint32_t>> bad_words;
 };
 
-struct Model {
-  uint32_t vocabulary = 0;
+// y = norm(activation(x * weight^T + bias))
+struct Layer {
+  Linear linear;
+  std::optional<file::Activation> activation;
+  std::optional<Norm> norm;
+};
+
+// What an encoder's outputs are made into.
+struct Task {
+  file::TaskKind kind = file::TaskKind::embed;
+  file::Pooling pooling = file::Pooling::none;
+  std::vector<Layer> layers;
+  bool normalize = false;
+  std::vector<std::string> labels;
+  bool multi_label = false;
+};
+
+struct Stack {
   uint32_t width = 0;
   uint32_t trained_context = 0;
-  std::vector<Tensor> tensors;
-  std::vector<PositionPlan> positions;  // no two alike
   int embedding = -1;
   std::optional<Linear> embedding_projection;  // from the embedding's width to the model's
   float embedding_scale = 1;
@@ -182,6 +221,16 @@ struct Model {
   Linear head;                                      // shares the embedding's tensor when tied
   float logit_scale = 1;
   float logit_soft_cap = 0;
+  std::vector<Task> tasks;  // of an encoder
+};
+
+// A stack, and what all of its stacks share.
+struct Model : Stack {
+  uint32_t vocabulary = 0;
+  std::vector<Tensor> tensors;
+  std::vector<PositionPlan> positions;  // no two alike
+  bool encodes = false;                 // the stack itself is an encoder
+  std::optional<Stack> encoder;         // what the stack decodes
 };
 
 }  // namespace volvelle::recipe

@@ -135,9 +135,17 @@ Result<const Family*> family_of(const HfFolder& folder) {
   const json architectures = folder.config.value("architectures", json());
   if (architectures.is_array() && !architectures.empty() && architectures[0].is_string()) {
     const std::string name = architectures[0].get<std::string>();
-    constexpr std::array<std::string_view, 4> kDecoders = {"ForCausalLM", "Model", "Stack",
-                                                           "Decoder"};
-    if (std::ranges::none_of(kDecoders, [&](auto kind) { return name.ends_with(kind); })) {
+    constexpr std::array<std::string_view, 10> kKnown = {"ForCausalLM",
+                                                         "Model",
+                                                         "Stack",
+                                                         "ForMaskedLM",
+                                                         "ForSequenceClassification",
+                                                         "ForTokenClassification",
+                                                         "ForConditionalGeneration",
+                                                         "ForPreTraining",
+                                                         "Decoder",
+                                                         "Encoder"};
+    if (std::ranges::none_of(kKnown, [&](auto kind) { return name.ends_with(kind); })) {
       return fail(
           "{}: architectures is \"{}\"; only models that predict the next token are implemented",
           path, name);

@@ -1,5 +1,6 @@
 #include "converter/table.h"
 
+#include <algorithm>
 #include <type_traits>
 #include <variant>
 
@@ -127,7 +128,9 @@ Offset<file::Attention> add(FlatBufferBuilder& builder, const recipe::Attention&
   table.add_kv_heads(attention.kv_heads);
   table.add_head_dim(attention.head_dim);
   table.add_scale(attention.scale);
-  table.add_mask(attention.chunked ? file::Mask::chunked : file::Mask::causal);
+  table.add_mask(attention.bidirectional ? file::Mask::full
+                 : attention.chunked     ? file::Mask::chunked
+                                         : file::Mask::causal);
   table.add_window(attention.window);
   table.add_qkv(qkv);
   table.add_output(output);
@@ -161,6 +164,33 @@ Offset<file::FeedForward> add(FlatBufferBuilder& builder, const recipe::FeedForw
                                  experts);
 }
 
+Offset<file::CrossAttention> add(FlatBufferBuilder& builder,
+                                 const std::optional<recipe::CrossAttention>& cross) {
+  if (!cross) return Offset<file::CrossAttention>();
+  const auto query = add(builder, cross->query);
+  const auto key_value = add(builder, cross->key_value);
+  const auto output = add(builder, cross->output);
+  return file::CreateCrossAttention(builder, cross->heads, cross->head_dim, cross->scale, query,
+                                    key_value, output);
+}
+
+Offset<file::Task> add(FlatBufferBuilder& builder, const recipe::Task& task) {
+  std::vector<Offset<file::Layer>> layers;
+  for (const recipe::Layer& layer : task.layers) {
+    const auto linear = add(builder, layer.linear);
+    const auto norm = add(builder, layer.norm);
+    file::LayerBuilder table(builder);
+    table.add_linear(linear);
+    if (layer.activation) table.add_activation(*layer.activation);
+    table.add_norm(norm);
+    layers.push_back(table.Finish());
+  }
+  const auto layer_list = builder.CreateVector(layers);
+  const auto labels = builder.CreateVectorOfStrings(task.labels);
+  return file::CreateTask(builder, task.kind, task.pooling, layer_list, task.normalize, labels,
+                          task.multi_label);
+}
+
 Offset<file::Block> add(FlatBufferBuilder& builder, const recipe::Block& block) {
   const auto attention_norm = add(builder, block.attention_norm);
   const auto attention = add(builder, block.attention);
@@ -168,13 +198,15 @@ Offset<file::Block> add(FlatBufferBuilder& builder, const recipe::Block& block) 
   const auto feed_forward_norm = add(builder, block.feed_forward_norm);
   const auto feed_forward = add(builder, block.feed_forward);
   const auto feed_forward_output_norm = add(builder, block.feed_forward_output_norm);
+  const auto cross_norm = add(builder, block.cross_norm);
+  const auto cross = add(builder, block.cross);
   return file::CreateBlock(builder, block.residual, attention_norm, attention, feed_forward_norm,
                            feed_forward, attention_output_norm, feed_forward_output_norm,
-                           block.branch_scale);
+                           block.branch_scale, cross_norm, cross);
 }
 
-Offset<file::Stack> add_stack(FlatBufferBuilder& builder, const recipe::Model& model,
-                              uint64_t context) {
+Offset<file::Stack> add_stack(FlatBufferBuilder& builder, const recipe::Stack& model,
+                              file::StackKind kind, uint64_t context) {
   std::vector<Offset<file::Block>> blocks;
   for (const recipe::Block& block : model.blocks) blocks.push_back(add(builder, block));
   const auto block_list = builder.CreateVector(blocks);
@@ -183,9 +215,14 @@ Offset<file::Stack> add_stack(FlatBufferBuilder& builder, const recipe::Model& m
   const auto final_norm = add(builder, model.final_norm);
   const auto head_projection = add(builder, model.head_projection);
   const auto head_norm = add(builder, model.head_norm);
-  const auto head = add(builder, model.head);
+  const bool encodes = kind == file::StackKind::encoder;
+  const auto head = encodes ? Offset<file::Linear>() : add(builder, model.head);
+  std::vector<Offset<file::Task>> tasks;
+  for (const recipe::Task& task : model.tasks) tasks.push_back(add(builder, task));
+  const auto task_list =
+      encodes ? builder.CreateVector(tasks) : Offset<flatbuffers::Vector<Offset<file::Task>>>();
   file::StackBuilder stack(builder);
-  stack.add_kind(file::StackKind::decoder);
+  stack.add_kind(kind);
   stack.add_width(model.width);
   stack.add_context(static_cast<uint32_t>(context));
   stack.add_trained_context(model.trained_context);
@@ -201,6 +238,7 @@ Offset<file::Stack> add_stack(FlatBufferBuilder& builder, const recipe::Model& m
   if (model.head_activation) stack.add_head_activation(*model.head_activation);
   stack.add_head_norm(head_norm);
   stack.add_token_types(model.token_types);
+  stack.add_tasks(task_list);
   stack.add_logit_scale(model.logit_scale);
   stack.add_logit_soft_cap(model.logit_soft_cap);
   return stack.Finish();
@@ -273,10 +311,23 @@ void build_table(const About& about, const recipe::Model& model,
     };
     positions.push_back(std::visit(stored, plan));
   }
-  const std::vector<Offset<file::Stack>> stacks = {add_stack(builder, model, context)};
+  std::vector<Offset<file::Stack>> stacks;
+  if (model.encoder) {
+    stacks.push_back(add_stack(builder, *model.encoder, file::StackKind::encoder,
+                               std::min<uint64_t>(context, model.encoder->trained_context)));
+  }
+  const auto kind = model.encodes ? file::StackKind::encoder : file::StackKind::decoder;
+  stacks.push_back(add_stack(builder, model, kind, context));
+  std::vector<Offset<file::BadWord>> bad_words;
+  for (const std::vector<uint32_t>& word : generation.bad_words) {
+    bad_words.push_back(file::CreateBadWordDirect(builder, &word));
+  }
   const auto generation_table = file::CreateGenerationDirect(
       builder, &generation.eos, generation.sample, generation.temperature, generation.top_k,
-      generation.top_p, generation.min_p, generation.repetition_penalty);
+      generation.top_p, generation.min_p, generation.repetition_penalty, generation.decoder_start,
+      generation.forced_bos, generation.forced_eos, generation.beams, generation.length_penalty,
+      generation.early_stopping, generation.no_repeat_ngram, generation.min_length,
+      generation.max_length, &bad_words);
   const auto table =
       file::CreateModelDirect(builder, about.name.c_str(), about.origin.c_str(),
                               about.family.c_str(), about.licence.c_str(), model.vocabulary,

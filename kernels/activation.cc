@@ -66,6 +66,13 @@ struct GeluTanh {
   }
 };
 
+struct Tanh {
+  template <class D, class V = hn::Vec<D>>
+  HWY_INLINE V operator()(D d, V x) const {
+    return tanh(d, x);
+  }
+};
+
 // Calls body(function) with the function that the activation names.
 template <class Body>
 HWY_INLINE void with_function(Activation activation, const Body& body) {
@@ -82,6 +89,8 @@ HWY_INLINE void with_function(Activation activation, const Body& body) {
       return body(Relu());
     case Activation::kReluSquared:
       return body(ReluSquared());
+    case Activation::kTanh:
+      return body(Tanh());
   }
 }
 

@@ -15,6 +15,7 @@ enum class Activation : uint8_t {
   kGeluSigmoid,  // x * sigmoid(1.702 x)
   kRelu,         // max(x, 0)
   kReluSquared,  // max(x, 0)^2: So et al. 2021, arXiv:2109.08668
+  kTanh,
 };
 
 // y = activation(gate) * up, for each row. Shazeer 2020, arXiv:2002.05202, eq. 6.

@@ -11,6 +11,10 @@ namespace volvelle {
 
 AttentionShape attention_shape(const Attention& attention) {
   const auto rows = [](const Tensor* table) { return table ? table->f32() : nullptr; };
+  LinearBias linear_bias;
+  if (const Slopes* slopes = attention.slopes) {
+    linear_bias = {slopes->values.data(), slopes->symmetric};
+  }
   DistanceBias distance_bias;
   if (const BucketedBias* buckets = attention.buckets) {
     distance_bias = {buckets->biases.data(), buckets->reach};
@@ -25,10 +29,19 @@ AttentionShape attention_shape(const Attention& attention) {
           .scale = attention.scale,
           .soft_cap = attention.soft_cap,
           .window = attention.window,
+          .bidirectional = attention.bidirectional,
           .stretch = attention.stretch,
-          .linear_bias = {attention.slopes ? attention.slopes->values.data() : nullptr},
+          .linear_bias = linear_bias,
           .distance_bias = distance_bias,
           .relative = relative};
+}
+
+AttentionShape attention_shape(const CrossAttention& attention) {
+  return {.query_heads = attention.heads,
+          .kv_heads = attention.heads,
+          .head_dim = attention.head_dim,
+          .scale = attention.scale,
+          .bidirectional = true};
 }
 
 void run_norm(const Norm& norm, const float* x, size_t x_stride, size_t rows, size_t width,
@@ -50,6 +63,11 @@ Result<BlockOperator> BlockOperator::make(const Model& model, const Block& block
   BlockOperator result(block, width);
   VOLVELLE_ASSIGN_OR_RETURN(result.qkv_, pack(block.attention.qkv));
   VOLVELLE_ASSIGN_OR_RETURN(result.output_, pack(block.attention.output));
+  if (block.cross) {
+    VOLVELLE_ASSIGN_OR_RETURN(result.cross_query_, pack(block.cross->query));
+    VOLVELLE_ASSIGN_OR_RETURN(result.cross_key_value_, pack(block.cross->key_value));
+    VOLVELLE_ASSIGN_OR_RETURN(result.cross_output_, pack(block.cross->output));
+  }
   if (block.feed_forward.router.weight != nullptr) {
     VOLVELLE_ASSIGN_OR_RETURN(result.router_, pack(block.feed_forward.router));
   }
@@ -62,9 +80,9 @@ Result<BlockOperator> BlockOperator::make(const Model& model, const Block& block
   return result;
 }
 
-Result<void> BlockOperator::run(const Chunk& chunk, const CacheView& cache,
-                                const float* rotary_rows, const Workspace& workspace,
-                                const ThreadPool& pool) {
+Result<void> BlockOperator::run(const Chunk& chunk, std::span<const CacheView> caches,
+                                const SourceView& source, const float* rotary_rows,
+                                const Workspace& workspace, const ThreadPool& pool) {
   const Block& block = *block_;
   const Workspace& w = workspace;
   const auto norm_rows = [&](const std::optional<Norm>& norm, float* from, float* to) {
@@ -91,12 +109,16 @@ Result<void> BlockOperator::run(const Chunk& chunk, const CacheView& cache,
   if (block.residual == Residual::kSequential || block.residual == Residual::kParallel) {
     input = normed(block.attention_norm);
   }
-  VOLVELLE_RETURN_IF_ERROR(attention_branch(input, chunk, cache, rotary_rows, w, pool));
+  VOLVELLE_RETURN_IF_ERROR(attention_branch(input, chunk, caches, rotary_rows, w, pool));
   norm_rows(block.attention_output_norm, w.branch, w.branch);
 
   switch (block.residual) {
     case Residual::kSequential:
       add_branch();
+      if (block.cross) {
+        VOLVELLE_RETURN_IF_ERROR(cross_branch(normed(block.cross_norm), chunk, source, w, pool));
+        add_branch();
+      }
       input = normed(block.feed_forward_norm);
       break;
     case Residual::kParallel:
@@ -106,6 +128,11 @@ Result<void> BlockOperator::run(const Chunk& chunk, const CacheView& cache,
     case Residual::kPostNorm:
       add_branch();
       norm_rows(block.attention_norm, chunk.x, chunk.x);
+      if (block.cross) {
+        VOLVELLE_RETURN_IF_ERROR(cross_branch(chunk.x, chunk, source, w, pool));
+        add_branch();
+        norm_rows(block.cross_norm, chunk.x, chunk.x);
+      }
       break;
     case Residual::kNormed:
       add_branch();
@@ -121,13 +148,58 @@ Result<void> BlockOperator::run(const Chunk& chunk, const CacheView& cache,
 
 // branch = output(attention(qkv(input)))
 Result<void> BlockOperator::attention_branch(const float* input, const Chunk& chunk,
-                                             const CacheView& cache, const float* rotary_rows,
-                                             const Workspace& workspace, const ThreadPool& pool) {
+                                             std::span<const CacheView> caches,
+                                             const float* rotary_rows, const Workspace& workspace,
+                                             const ThreadPool& pool) {
   const Workspace& w = workspace;
   VOLVELLE_RETURN_IF_ERROR(qkv_.run(input, chunk.tokens, w.qkv, w.quantized, pool));
-  prepare_heads(chunk, cache, rotary_rows, w, pool);
-  attend_all(chunk, cache, w, pool);
+  prepare_heads(chunk, caches, rotary_rows, w, pool);
+  attend_all(chunk, caches, w, pool);
   return output_.run(w.attended, chunk.tokens, w.branch, w.quantized, pool);
+}
+
+// branch = output(attention(query(input)) to the source)
+Result<void> BlockOperator::cross_branch(const float* input, const Chunk& chunk,
+                                         const SourceView& source, const Workspace& workspace,
+                                         const ThreadPool& pool) {
+  const CrossAttention& cross = *block_->cross;
+  const Workspace& w = workspace;
+  VOLVELLE_RETURN_IF_ERROR(cross_query_.run(input, chunk.tokens, w.qkv, w.quantized, pool));
+  const AttentionShape shape = attention_shape(cross);
+  const size_t tasks = (chunk.tokens + kAttentionTokens - 1) / kAttentionTokens;
+  const AttentionChunk queries{.queries = w.qkv,
+                               .query_stride = cross.width(),
+                               .outputs = w.attended,
+                               .output_stride = cross.width(),
+                               .tokens = chunk.tokens,
+                               .keys = source.tokens};
+  pool.parallel_for(tasks * cross.heads, [&](size_t task, size_t thread) {
+    const size_t first = task / cross.heads * kAttentionTokens;
+    attend(shape, source.cache, queries, task % cross.heads, first,
+           std::min(kAttentionTokens, chunk.tokens - first),
+           w.attention + thread * w.attention_floats);
+  });
+  return cross_output_.run(w.attended, chunk.tokens, w.branch, w.quantized, pool);
+}
+
+Result<void> BlockOperator::read_source(const float* x, size_t first, size_t rows,
+                                        const CacheView& cache, const Workspace& workspace,
+                                        const ThreadPool& pool) {
+  const CrossAttention& cross = *block_->cross;
+  VOLVELLE_RETURN_IF_ERROR(
+      cross_key_value_.run(x, rows, workspace.source, workspace.quantized, pool));
+  const AttentionShape shape = attention_shape(cross);
+  for_rows(pool, rows, [&](size_t start, size_t count) {
+    for (size_t row = start; row < start + count; ++row) {
+      const float* keys = workspace.source + row * 2 * cross.width();
+      const float* values = keys + cross.width();
+      for (size_t head = 0; head < cross.heads; ++head) {
+        store_key(cache, shape, head, first + row, keys + head * cross.head_dim);
+        store_value(cache, shape, head, first + row, values + head * cross.head_dim);
+      }
+    }
+  });
+  return {};
 }
 
 // branch = down(activation(gate(input)) * up(input)), of one expert or of several
@@ -212,7 +284,7 @@ void choose_experts(std::span<float> scores, size_t used, bool normalize) {
 }
 
 // Clamps q, k and v, normalises and rotates q and k in place, and moves k and v into the cache.
-void BlockOperator::prepare_heads(const Chunk& chunk, const CacheView& cache,
+void BlockOperator::prepare_heads(const Chunk& chunk, std::span<const CacheView> caches,
                                   const float* rotary_rows, const Workspace& workspace,
                                   const ThreadPool& pool) const {
   const Attention& attention = block_->attention;
@@ -263,7 +335,7 @@ void BlockOperator::prepare_heads(const Chunk& chunk, const CacheView& cache,
     prepare(keys, attention.kv_heads, attention.key_norm);
     if (const auto& temperature = attention.temperature) {
       for (size_t t = 0; t < count; ++t) {
-        const size_t position = chunk.position + first + t;
+        const size_t position = chunk.positions[first + t];
         const double periods =
             static_cast<double>((position + temperature->offset) / temperature->period);
         multiply(static_cast<float>(1 + temperature->strength * std::log1p(periods)),
@@ -271,7 +343,8 @@ void BlockOperator::prepare_heads(const Chunk& chunk, const CacheView& cache,
       }
     }
     for (size_t t = 0; t < count; ++t) {
-      const size_t slot = (chunk.position + first + t - cache.first_position) % cache.slots;
+      const CacheView& cache = caches[chunk.sequence_of[first + t]];
+      const size_t slot = (chunk.positions[first + t] - cache.first_position) % cache.slots;
       for (size_t head = 0; head < attention.kv_heads; ++head) {
         store_key(cache, shape, head, slot, keys + t * stride + head * head_dim);
         store_value(cache, shape, head, slot, values + t * stride + head * head_dim);
@@ -280,21 +353,24 @@ void BlockOperator::prepare_heads(const Chunk& chunk, const CacheView& cache,
   });
 }
 
-void BlockOperator::attend_all(const Chunk& chunk, const CacheView& cache,
+void BlockOperator::attend_all(const Chunk& chunk, std::span<const CacheView> caches,
                                const Workspace& workspace, const ThreadPool& pool) const {
   const Attention& attention = block_->attention;
   const AttentionShape shape = attention_shape(attention);
-  const AttentionChunk queries{.queries = workspace.qkv,
-                               .query_stride = attention.query_width() + 2 * attention.kv_width(),
-                               .outputs = workspace.attended,
-                               .output_stride = attention.query_width(),
-                               .position = chunk.position,
-                               .tokens = chunk.tokens};
-  const size_t tiles = (chunk.tokens + kAttentionTokens - 1) / kAttentionTokens;
-  pool.parallel_for(tiles * attention.kv_heads, [&](size_t task, size_t thread) {
-    const size_t first = task / attention.kv_heads * kAttentionTokens;
-    attend(shape, cache, queries, task % attention.kv_heads, first,
-           std::min(kAttentionTokens, chunk.tokens - first),
+  const size_t query_stride = attention.query_width() + 2 * attention.kv_width();
+  pool.parallel_for(chunk.tasks.size() * attention.kv_heads, [&](size_t index, size_t thread) {
+    const AttentionTask task = chunk.tasks[index / attention.kv_heads];
+    const SequenceChunk& sequence = chunk.sequences[task.sequence];
+    const AttentionChunk queries{
+        .queries = workspace.qkv + sequence.first * query_stride,
+        .query_stride = query_stride,
+        .outputs = workspace.attended + sequence.first * attention.query_width(),
+        .output_stride = attention.query_width(),
+        .position = sequence.position,
+        .tokens = sequence.tokens,
+        .keys = sequence.keys};
+    attend(shape, caches[task.sequence], queries, index % attention.kv_heads, task.first,
+           std::min(kAttentionTokens, sequence.tokens - task.first),
            workspace.attention + thread * workspace.attention_floats);
   });
 }

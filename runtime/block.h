@@ -24,17 +24,41 @@ struct Workspace {
   float* gate_up = nullptr;    // [tokens, 2 * feed-forward width], or once where it is plain
   float* gated = nullptr;      // [tokens, feed-forward width]
   float* attention = nullptr;  // [threads, attention_floats]
+  float* source = nullptr;     // [tokens, 2 * cross-attention's width]; null: none
   float* routes = nullptr;  // [tokens, experts]: what each is worth to each token; null: no experts
   float* routed = nullptr;  // [tokens, width]: the rows of those tokens that one expert gets
   size_t attention_floats = 0;
   QuantizedInput quantized;
 };
 
-// The tokens that are going through the blocks.
+// Consecutive tokens of one sequence among those that go through the blocks together.
+struct SequenceChunk {
+  size_t first = 0;  // row of the first token
+  size_t tokens = 0;
+  size_t position = 0;  // of the first token
+  size_t keys = 0;      // bidirectional: tokens of the sequence
+};
+
+// Up to kAttentionTokens tokens of a sequence, which one call of `attend` takes.
+struct AttentionTask {
+  uint32_t sequence = 0;
+  uint32_t first = 0;  // of the sequence's tokens
+};
+
+// The tokens that are going through the blocks, sequence by sequence.
 struct Chunk {
   float* x = nullptr;  // [tokens, width], the residual stream
   size_t tokens = 0;
-  size_t position = 0;  // of the first
+  std::span<const SequenceChunk> sequences;
+  std::span<const AttentionTask> tasks;   // of all sequences
+  std::span<const uint32_t> sequence_of;  // [tokens]
+  std::span<const uint32_t> positions;    // [tokens]
+};
+
+// Keys and values of a source, which every token of a sequence attends to.
+struct SourceView {
+  CacheView cache;
+  size_t tokens = 0;
 };
 
 class BlockOperator {
@@ -42,11 +66,18 @@ class BlockOperator {
   static Result<BlockOperator> make(const Model& model, const Block& block, size_t width,
                                     PackedWeights& packed);
 
-  // Adds the block's two branches to `chunk.x` and stores the chunk's keys and values in `cache`.
+  // Adds the block's branches to `chunk.x` and stores the chunk's keys and values in `caches`.
   //
+  //   caches       [sequences]
+  //   source       what cross-attention attends to
   //   rotary_rows  [tokens, 2, planes] of this block's dial; null where it has none
-  Result<void> run(const Chunk& chunk, const CacheView& cache, const float* rotary_rows,
-                   const Workspace& workspace, const ThreadPool& pool);
+  Result<void> run(const Chunk& chunk, std::span<const CacheView> caches, const SourceView& source,
+                   const float* rotary_rows, const Workspace& workspace, const ThreadPool& pool);
+
+  // Stores the keys and values of source rows [first, first + rows), x [rows, encoder's width], at
+  // most a chunk of them. The block has cross-attention.
+  Result<void> read_source(const float* x, size_t first, size_t rows, const CacheView& cache,
+                           const Workspace& workspace, const ThreadPool& pool);
 
  private:
   struct ExpertOperator {
@@ -56,9 +87,11 @@ class BlockOperator {
   BlockOperator(const Block& block, size_t width) : block_(&block), width_(width) {}
 
   // Each writes its branch [tokens, width] to the workspace's `branch`.
-  Result<void> attention_branch(const float* input, const Chunk& chunk, const CacheView& cache,
-                                const float* rotary_rows, const Workspace& workspace,
-                                const ThreadPool& pool);
+  Result<void> attention_branch(const float* input, const Chunk& chunk,
+                                std::span<const CacheView> caches, const float* rotary_rows,
+                                const Workspace& workspace, const ThreadPool& pool);
+  Result<void> cross_branch(const float* input, const Chunk& chunk, const SourceView& source,
+                            const Workspace& workspace, const ThreadPool& pool);
   Result<void> feed_forward_branch(const float* input, size_t tokens, const Workspace& workspace,
                                    const ThreadPool& pool);
 
@@ -66,14 +99,16 @@ class BlockOperator {
                           const Workspace& workspace, const ThreadPool& pool);
   Result<void> run_experts(const float* input, size_t tokens, const Workspace& workspace,
                            const ThreadPool& pool);
-  void prepare_heads(const Chunk& chunk, const CacheView& cache, const float* rotary_rows,
-                     const Workspace& workspace, const ThreadPool& pool) const;
-  void attend_all(const Chunk& chunk, const CacheView& cache, const Workspace& workspace,
+  void prepare_heads(const Chunk& chunk, std::span<const CacheView> caches,
+                     const float* rotary_rows, const Workspace& workspace,
+                     const ThreadPool& pool) const;
+  void attend_all(const Chunk& chunk, std::span<const CacheView> caches, const Workspace& workspace,
                   const ThreadPool& pool) const;
 
   const Block* block_;
   size_t width_;
   LinearOperator qkv_, output_, router_;
+  LinearOperator cross_query_, cross_key_value_, cross_output_;
   std::vector<ExpertOperator> experts_;
 };
 
@@ -88,6 +123,7 @@ void choose_experts(std::span<float> scores, size_t used, bool normalize);
 
 // The kernels' view of an attention's numbers.
 AttentionShape attention_shape(const Attention& attention);
+AttentionShape attention_shape(const CrossAttention& attention);
 
 // Rows that one thread takes at a time.
 inline constexpr size_t kRowsPerTask = 16;

@@ -1,6 +1,8 @@
 #include "runtime/kv_cache.h"
 
 #include <algorithm>
+#include <cstring>
+#include <utility>
 
 namespace volvelle {
 namespace {
@@ -38,16 +40,17 @@ class Layout {
 }  // namespace
 
 Result<KvCache> KvCache::make(const Stack& stack, CacheType type, size_t context, size_t chunk,
-                              size_t first_position) {
+                              size_t first_position, size_t lanes) {
   struct Offsets {
     size_t keys, values, key_scales, value_scales;
   };
   KvCache cache;
+  cache.lanes_ = lanes;
   Layout layout;
-  std::vector<Offsets> offsets(stack.blocks.size());
+  std::vector<Offsets> offsets(stack.blocks.size() * lanes);
   bool fits = true;
-  for (size_t i = 0; i < stack.blocks.size(); ++i) {
-    const Attention& attention = stack.blocks[i].attention;
+  for (size_t i = 0; i < offsets.size(); ++i) {
+    const Attention& attention = stack.blocks[i / lanes].attention;
     const size_t rows = attention.kv_heads * slots(attention, context, chunk);
     fits = fits && layout.add(rows, row_bytes(attention, type), offsets[i].keys) &&
            layout.add(rows, row_bytes(attention, type), offsets[i].values) &&
@@ -64,26 +67,49 @@ Result<KvCache> KvCache::make(const Stack& stack, CacheType type, size_t context
   }
   cache.buffer_ = *std::move(buffer);
   std::byte* base = cache.buffer_.bytes().data();
-  for (size_t i = 0; i < stack.blocks.size(); ++i) {
+  for (const Block& block : stack.blocks) {
+    cache.row_bytes_.push_back(row_bytes(block.attention, type));
+    cache.heads_.push_back(block.attention.kv_heads);
+  }
+  for (size_t i = 0; i < offsets.size(); ++i) {
     CacheView view{type, base + offsets[i].keys, base + offsets[i].values};
     if (type == CacheType::kQ8) {
       view.key_scales = reinterpret_cast<float*>(base + offsets[i].key_scales);
       view.value_scales = reinterpret_cast<float*>(base + offsets[i].value_scales);
     }
-    view.slots = slots(stack.blocks[i].attention, context, chunk);
+    view.slots = slots(stack.blocks[i / lanes].attention, context, chunk);
     view.first_position = first_position;
     cache.layers_.push_back(view);
   }
   return cache;
 }
 
+void KvCache::copy_lane(size_t from, size_t to, size_t tokens) {
+  for (size_t i = 0; i < row_bytes_.size(); ++i) {
+    const CacheView &source = layer(i, from), &target = layer(i, to);
+    const size_t rows = std::min(tokens, source.slots);
+    for (size_t head = 0; head < heads_[i]; ++head) {
+      const size_t at = head * source.slots;
+      for (const auto& [bytes_from, bytes_to] :
+           {std::pair{source.keys, target.keys}, std::pair{source.values, target.values}}) {
+        std::memcpy(static_cast<std::byte*>(bytes_to) + at * row_bytes_[i],
+                    static_cast<const std::byte*>(bytes_from) + at * row_bytes_[i],
+                    rows * row_bytes_[i]);
+      }
+      if (source.key_scales == nullptr) continue;
+      std::copy_n(source.key_scales + at, rows, target.key_scales + at);
+      std::copy_n(source.value_scales + at, rows, target.value_scales + at);
+    }
+  }
+}
+
 size_t KvCache::bytes_read(const Stack& stack, size_t tokens) const {
   size_t bytes = 0;
-  for (size_t i = 0; i < layers_.size(); ++i) {
+  for (size_t i = 0; i < stack.blocks.size(); ++i) {
     const Attention& attention = stack.blocks[i].attention;
     const size_t seen = attention.window == 0 ? tokens : std::min(tokens, attention.window);
     bytes += 2 * attention.kv_heads * seen *
-             (row_bytes(attention, layers_[i].type) + scale_bytes(layers_[i].type));
+             (row_bytes(attention, layer(i).type) + scale_bytes(layer(i).type));
   }
   return bytes;
 }

@@ -17,12 +17,18 @@ namespace volvelle {
 
 class KvCache {
  public:
-  // Room for `context` tokens, fed up to `chunk` at a time from position `first_position` on.
-  // Memory is reserved, and taken from the system as tokens come.
+  // Room for `context` tokens of each of `lanes` sequences, fed up to `chunk` at a time from
+  // position `first_position` on. Memory is reserved, and taken from the system as tokens come.
   static Result<KvCache> make(const Stack& stack, CacheType type, size_t context, size_t chunk,
-                              size_t first_position);
+                              size_t first_position, size_t lanes = 1);
 
-  const CacheView& layer(size_t index) const { return layers_[index]; }
+  const CacheView& layer(size_t index, size_t lane = 0) const {
+    return layers_[index * lanes_ + lane];
+  }
+
+  // The first `tokens` tokens of one lane into another.
+  void copy_lane(size_t from, size_t to, size_t tokens);
+
   size_t bytes() const { return buffer_.bytes().size(); }
 
   // Bytes of keys and values that one query reads when `tokens` are cached.
@@ -30,7 +36,9 @@ class KvCache {
 
  private:
   AlignedBuffer buffer_;
-  std::vector<CacheView> layers_;
+  std::vector<CacheView> layers_;          // [layers, lanes]
+  std::vector<size_t> row_bytes_, heads_;  // [layers]
+  size_t lanes_ = 1;
 };
 
 }  // namespace volvelle

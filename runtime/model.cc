@@ -72,12 +72,20 @@ void Model::drop_pages(const Tensor& tensor) const {
   }
 }
 
-void Model::for_each_linear(
-    const std::function<void(const Linear& linear, double share)>& function) const {
-  if (decoder_.embedding_projection) function(*decoder_.embedding_projection, 1);
-  for (const Block& block : decoder_.blocks) {
+namespace {
+
+using VisitLinear = std::function<void(const Linear& linear, double share)>;
+
+void visit_linears(const Stack& stack, const VisitLinear& function) {
+  if (stack.embedding_projection) function(*stack.embedding_projection, 1);
+  for (const Block& block : stack.blocks) {
     function(block.attention.qkv, 1);
     function(block.attention.output, 1);
+    if (block.cross) {
+      function(block.cross->query, 1);
+      function(block.cross->key_value, 0);  // once for a source
+      function(block.cross->output, 1);
+    }
     const FeedForward& feed_forward = block.feed_forward;
     if (feed_forward.router.weight != nullptr) function(feed_forward.router, 1);
     const double share =
@@ -87,7 +95,14 @@ void Model::for_each_linear(
       function(expert.down, share);
     }
   }
-  if (decoder_.head_projection) function(*decoder_.head_projection, 1);
+  if (stack.head_projection) function(*stack.head_projection, 1);
+}
+
+}  // namespace
+
+void Model::for_each_linear(const VisitLinear& function) const {
+  if (!generates_) return visit_linears(*encoder_, function);
+  visit_linears(decoder_, function);
   function(decoder_.head, 1);
 }
 
@@ -99,12 +114,13 @@ size_t Model::weight_bytes_per_token() const {
   return static_cast<size_t>(bytes);
 }
 
-Result<void> Model::check_tokens(std::span<const int32_t> tokens) const {
+Result<void> Model::check_tokens(const Stack& stack, std::span<const int32_t> tokens) const {
+  const size_t vocabulary = stack.embedding->rows;
   for (size_t i = 0; i < tokens.size(); ++i) {
-    if (tokens[i] < 0 || static_cast<size_t>(tokens[i]) >= vocabulary_) {
+    if (tokens[i] < 0 || static_cast<size_t>(tokens[i]) >= vocabulary) {
       return fail(
           "token {} (number {} of the input) is not in the vocabulary of {}: ids run from 0 to {}",
-          tokens[i], i + 1, vocabulary_, vocabulary_ - 1);
+          tokens[i], i + 1, vocabulary, vocabulary - 1);
     }
   }
   return {};

@@ -162,8 +162,9 @@ struct Attention {
   size_t kv_heads = 0;
   size_t head_dim = 0;
   float scale = 0;
-  float soft_cap = 0;  // 0: none
-  size_t window = 0;   // 0: all
+  float soft_cap = 0;          // 0: none
+  size_t window = 0;           // 0: all
+  bool bidirectional = false;  // keys after a query are seen as well; `window` counts both sides
   size_t stretch = 0;  // 0: the context; otherwise keys before the query's own stretch are not seen
   Linear qkv;          // outputs: query heads, key heads, value heads
   Linear output;
@@ -204,6 +205,18 @@ struct FeedForward {
   size_t inner() const { return experts.front().down.inputs(); }
 };
 
+// Attention of a decoder to what the encoder made of a source.
+struct CrossAttention {
+  size_t heads = 0;
+  size_t head_dim = 0;
+  float scale = 0;
+  Linear query;
+  Linear key_value;  // outputs: key heads, value heads
+  Linear output;
+
+  size_t width() const { return heads * head_dim; }
+};
+
 enum class Residual : uint8_t { kSequential, kParallel, kPostNorm, kNormed };
 
 // See file::Residual for what the layouts mean.
@@ -212,10 +225,37 @@ struct Block {
   std::optional<Norm> attention_norm;
   Attention attention;
   std::optional<Norm> attention_output_norm;
+  std::optional<Norm> cross_norm;
+  std::optional<CrossAttention> cross;  // none: a decoder alone, or an encoder
   std::optional<Norm> feed_forward_norm;
   FeedForward feed_forward;
   std::optional<Norm> feed_forward_output_norm;
   float branch_scale = 1;
+};
+
+enum class Pooling : uint8_t { kNone, kFirst, kMean, kMax, kLast, kWeightedMean };
+enum class TaskKind : uint8_t { kEmbed, kFill, kClassify, kTag };
+
+// y = norm(activation(linear(x)))
+struct Layer {
+  Linear linear;
+  std::optional<Activation> activation;
+  std::optional<Norm> norm;
+};
+
+// What an encoder's outputs are made into; see file::Task.
+struct Task {
+  TaskKind kind = TaskKind::kEmbed;
+  Pooling pooling = Pooling::kNone;
+  std::vector<Layer> layers;
+  bool normalize = false;
+  bool multi_label = false;
+  std::vector<std::string> labels;
+
+  // Elements of each output row, of a stack `width` wide.
+  size_t outputs(size_t width) const {
+    return layers.empty() ? width : layers.back().linear.outputs();
+  }
 };
 
 struct Stack {
@@ -234,10 +274,20 @@ struct Stack {
   std::optional<Linear> head_projection;
   std::optional<Activation> head_activation;  // of what head_projection gives
   std::optional<Norm> head_norm;              // and of that
-  Linear head;
+  Linear head;                                // of a decoder
   float logit_scale = 1;
   float logit_soft_cap = 0;
+  std::vector<Task> tasks;  // of an encoder
+
+  const Task* task(TaskKind kind) const {
+    for (const Task& task : tasks) {
+      if (task.kind == kind) return &task;
+    }
+    return nullptr;
+  }
 };
+
+enum class EarlyStopping : uint8_t { kNo, kYes, kNever };
 
 // What generation does unless told otherwise.
 struct Generation {
@@ -248,6 +298,18 @@ struct Generation {
   float top_p = 1;
   float min_p = 0;
   float repetition_penalty = 1;
+
+  // Of decoders behind an encoder; see file::Generation. Ids below 0: none.
+  int32_t decoder_start = -1;
+  int32_t forced_bos = -1;
+  int32_t forced_eos = -1;
+  size_t beams = 1;
+  float length_penalty = 1;
+  EarlyStopping early_stopping = EarlyStopping::kNo;
+  size_t no_repeat_ngram = 0;
+  size_t min_length = 0;
+  size_t max_length = 0;
+  std::vector<std::vector<int32_t>> bad_words;
 };
 
 class Model {
@@ -271,7 +333,11 @@ class Model {
   size_t vocabulary() const { return vocabulary_; }  // rows of the head: the width of logits
   const std::vector<Tensor>& tensors() const { return tensors_; }
   const std::vector<Position>& positions() const { return positions_; }
+  bool generates() const { return generates_; }  // has a decoder
   const Stack& decoder() const { return decoder_; }
+  const Stack* encoder() const { return encoder_ ? &*encoder_ : nullptr; }  // null: it has none
+  // What tokens go into first.
+  const Stack& input() const { return encoder_ ? *encoder_ : decoder_; }
   const Tokenizer* tokenizer() const {
     return tokenizer_ ? &*tokenizer_ : nullptr;
   }  // null: the file has none
@@ -299,8 +365,8 @@ class Model {
   // when touched.
   void drop_pages(const Tensor& tensor) const;
 
-  // Why a token id cannot be fed to this model; success when it can.
-  Result<void> check_tokens(std::span<const int32_t> tokens) const;
+  // Why a token id cannot be fed to this stack of the model; success when it can.
+  Result<void> check_tokens(const Stack& stack, std::span<const int32_t> tokens) const;
 
  private:
   friend class ModelVerifier;
@@ -315,7 +381,9 @@ class Model {
   size_t vocabulary_ = 0;
   std::vector<Tensor> tensors_;
   std::vector<Position> positions_;
+  bool generates_ = false;
   Stack decoder_;
+  std::optional<Stack> encoder_;
   std::optional<Tokenizer> tokenizer_;
   Generation generation_;
 };

@@ -20,9 +20,13 @@ constexpr uint64_t kMaxHeadDim = 1 << 13;
 constexpr uint64_t kMaxContext = 1ull << 24;  // up to here a float holds every distance exactly
 constexpr size_t kMaxBlocks = 1 << 12;
 constexpr size_t kMaxBuckets = 1 << 12;
+constexpr size_t kMaxBeams = 64;
 constexpr uint32_t kMaxBucketDistance = 1 << 20;
 constexpr uint64_t kMaxBiasFloats = 1 << 24;  // of biases that buckets are expanded to
 constexpr size_t kMaxTensors = 1 << 16;
+constexpr size_t kMaxTasks = 16;
+constexpr size_t kMaxTaskLayers = 16;
+constexpr size_t kMaxBadWords = 1 << 12;
 constexpr size_t kMaxTextBytes = 1 << 10;
 
 bool is_finite_positive(float x) { return std::isfinite(x) && x > 0; }
@@ -64,11 +68,7 @@ Result<void> ModelVerifier::verify(Model& model) {
       VOLVELLE_RETURN_IF_ERROR(verifier.add_position(table->positions()->Get(i), i));
     }
   }
-  if (table->stacks()->size() != 1) {
-    return verifier.refuse("stacks: it has {}, and this version runs models of one",
-                           table->stacks()->size());
-  }
-  VOLVELLE_RETURN_IF_ERROR(verifier.add_stack(table->stacks()->Get(0)));
+  VOLVELLE_RETURN_IF_ERROR(verifier.add_stacks(*table->stacks()));
   VOLVELLE_RETURN_IF_ERROR(verifier.add_generation(table->generation()));
   if (table->tokenizer() != nullptr) return verifier.add_tokenizer(*table->tokenizer());
   return {};
@@ -499,6 +499,7 @@ Result<Attention> ModelVerifier::attention(const file::Attention& stored, Stack&
   attention.scale = stored.scale();
   attention.soft_cap = stored.soft_cap();
   attention.qkv_limit = stored.qkv_limit();
+  attention.bidirectional = stored.mask() == file::Mask::full;
   attention.norm_after_rotation = stored.norm_after_rotation();
   if (attention.query_heads == 0 || attention.query_heads > kMaxHeads || attention.kv_heads == 0 ||
       attention.query_heads % attention.kv_heads != 0) {
@@ -519,6 +520,7 @@ Result<Attention> ModelVerifier::attention(const file::Attention& stored, Stack&
   }
   switch (stored.mask()) {
     case file::Mask::causal:
+    case file::Mask::full:
       attention.window = stored.window();
       break;
     case file::Mask::chunked:
@@ -564,6 +566,25 @@ Result<Attention> ModelVerifier::attention(const file::Attention& stored, Stack&
   return attention;
 }
 
+Result<CrossAttention> ModelVerifier::cross_attention(const file::CrossAttention& stored,
+                                                      size_t width, const std::string& where) {
+  CrossAttention cross{
+      .heads = stored.heads(), .head_dim = stored.head_dim(), .scale = stored.scale()};
+  if (cross.heads == 0 || cross.heads > kMaxHeads || cross.head_dim == 0 ||
+      cross.head_dim > kMaxHeadDim || !is_finite_positive(cross.scale)) {
+    return refuse("{}: {} heads of {} elements with scale {} are out of range", where, cross.heads,
+                  cross.head_dim, cross.scale);
+  }
+  if (!model_.encoder_) return refuse("{}: there is no encoder to attend to", where);
+  VOLVELLE_ASSIGN_OR_RETURN(cross.query,
+                            linear(stored.query(), cross.width(), width, where + ".query"));
+  VOLVELLE_ASSIGN_OR_RETURN(cross.key_value, linear(stored.key_value(), 2 * cross.width(),
+                                                    model_.encoder_->width, where + ".key_value"));
+  VOLVELLE_ASSIGN_OR_RETURN(cross.output,
+                            linear(stored.output(), width, cross.width(), where + ".output"));
+  return cross;
+}
+
 Result<Expert> ModelVerifier::expert(const file::Linear* gate_up, const file::Linear* down,
                                      bool gated, size_t width, const std::string& where) {
   if (down == nullptr) return refuse("{}.down: the linear is missing", where);
@@ -592,6 +613,8 @@ Result<Activation> ModelVerifier::activation(file::Activation activation,
       return Activation::kRelu;
     case file::Activation::relu_squared:
       return Activation::kReluSquared;
+    case file::Activation::tanh:
+      return Activation::kTanh;
   }
   return refuse("{}: activation {} is unknown to this version", where,
                 static_cast<int>(activation));
@@ -661,6 +684,7 @@ Result<Block> ModelVerifier::block(const file::Block* stored, Stack& stack,
        {std::tuple{"attention_norm", stored->attention_norm(), &block.attention_norm},
         std::tuple{"attention_output_norm", stored->attention_output_norm(),
                    &block.attention_output_norm},
+        std::tuple{"cross_norm", stored->cross_norm(), &block.cross_norm},
         std::tuple{"feed_forward_norm", stored->feed_forward_norm(), &block.feed_forward_norm},
         std::tuple{"feed_forward_output_norm", stored->feed_forward_output_norm(),
                    &block.feed_forward_output_norm}}) {
@@ -674,15 +698,24 @@ Result<Block> ModelVerifier::block(const file::Block* stored, Stack& stack,
   }
   VOLVELLE_ASSIGN_OR_RETURN(block.attention,
                             attention(*stored->attention(), stack, where + ", attention"));
+  if (stored->cross_attention() != nullptr) {
+    if (block.residual != Residual::kSequential && !(on_stream && block.cross_norm)) {
+      return refuse("{}: its residual layout has no place for cross-attention", where);
+    }
+    VOLVELLE_ASSIGN_OR_RETURN(block.cross, cross_attention(*stored->cross_attention(), stack.width,
+                                                           where + ", cross_attention"));
+  }
   VOLVELLE_ASSIGN_OR_RETURN(block.feed_forward, feed_forward(*stored->feed_forward(), stack.width,
                                                              where + ", feed_forward"));
   return block;
 }
 
-Result<void> ModelVerifier::add_embedding(const file::Stack& stored) {
-  Stack& stack = model_.decoder_;
+Result<void> ModelVerifier::add_embedding(const file::Stack& stored, Stack& stack) {
   VOLVELLE_ASSIGN_OR_RETURN(stack.embedding, tensor(stored.embedding(), "stack, embedding"));
-  if (stack.embedding->rows != model_.vocabulary_ || stack.embedding->columns > kMaxWidth) {
+  // What an encoder reads may be another vocabulary than what its decoder writes.
+  const bool rows_known = stored.kind() == file::StackKind::decoder;
+  if ((rows_known && stack.embedding->rows != model_.vocabulary_) ||
+      stack.embedding->columns > kMaxWidth) {
     return refuse("stack, embedding: tensor {} is {} x {} and must have {} rows",
                   stack.embedding->name, stack.embedding->rows, stack.embedding->columns,
                   model_.vocabulary_);
@@ -695,9 +728,9 @@ Result<void> ModelVerifier::add_embedding(const file::Stack& stored) {
                               linear(stored.embedding_projection(), stack.width,
                                      stack.embedding->columns, "stack, embedding_projection"));
   } else if (stack.embedding->columns != stack.width) {
-    return refuse("stack, embedding: tensor {} is {} x {} and must be {} x {}",
+    return refuse("stack, embedding: tensor {} is {} x {} and must have {} columns",
                   stack.embedding->name, stack.embedding->rows, stack.embedding->columns,
-                  model_.vocabulary_, stack.width);
+                  stack.width);
   }
   if (stored.token_types() >= 0) {
     VOLVELLE_ASSIGN_OR_RETURN(stack.token_types,
@@ -728,10 +761,66 @@ Result<void> ModelVerifier::add_embedding(const file::Stack& stored) {
   return {};
 }
 
-Result<void> ModelVerifier::add_head(const file::Stack& stored) {
-  Stack& stack = model_.decoder_;
+Result<Task> ModelVerifier::task(const file::Task& stored, size_t width, const std::string& where) {
+  Task task{.normalize = stored.normalize(), .multi_label = stored.multi_label()};
+  if (stored.kind() > file::TaskKind::MAX || stored.pooling() > file::Pooling::MAX) {
+    return refuse("{}: kind {} or pooling {} is unknown to this version", where,
+                  static_cast<int>(stored.kind()), static_cast<int>(stored.pooling()));
+  }
+  task.kind = static_cast<TaskKind>(stored.kind());
+  task.pooling = static_cast<Pooling>(stored.pooling());
+  if (stored.layers() != nullptr) {
+    if (stored.layers()->size() > kMaxTaskLayers) {
+      return refuse("{}: {} layers are more than the {} possible", where, stored.layers()->size(),
+                    kMaxTaskLayers);
+    }
+    for (const file::Layer* layer : *stored.layers()) {
+      Layer verified;
+      VOLVELLE_ASSIGN_OR_RETURN(const Tensor* weight,
+                                tensor(layer->linear()->weight(), where + ", weight"));
+      if (weight->rows > kMaxDimension || weight->columns != width) {
+        return refuse("{}: tensor {} is {} x {} and must have {} columns", where, weight->name,
+                      weight->rows, weight->columns, width);
+      }
+      width = weight->rows;
+      VOLVELLE_ASSIGN_OR_RETURN(verified.linear,
+                                linear(layer->linear(), width, weight->columns, where));
+      if (layer->activation()) {
+        VOLVELLE_ASSIGN_OR_RETURN(verified.activation, activation(*layer->activation(), where));
+      }
+      VOLVELLE_ASSIGN_OR_RETURN(verified.norm, norm(layer->norm(), width, where + ", norm"));
+      task.layers.push_back(verified);
+    }
+  }
+  const bool labelled = task.kind == TaskKind::kClassify || task.kind == TaskKind::kTag;
+  const size_t labels = stored.labels() != nullptr ? stored.labels()->size() : 0;
+  if (labelled && labels != width) {
+    return refuse("{}: it has {} labels for {} outputs", where, labels, width);
+  }
+  for (size_t i = 0; labelled && i < labels; ++i) {
+    task.labels.push_back(text(stored.labels()->Get(i)));
+  }
+  if (task.kind == TaskKind::kFill && width != model_.vocabulary_) {
+    return refuse("{}: it has {} outputs for a vocabulary of {}", where, width, model_.vocabulary_);
+  }
+  return task;
+}
+
+Result<void> ModelVerifier::add_head(const file::Stack& stored, Stack& stack) {
   VOLVELLE_ASSIGN_OR_RETURN(stack.final_norm,
                             norm(stored.final_norm(), stack.width, "stack, final_norm"));
+  if (stored.kind() == file::StackKind::encoder) {
+    const auto* tasks = stored.tasks();
+    if (tasks != nullptr && tasks->size() > kMaxTasks) {
+      return refuse("stack: {} tasks are more than the {} possible", tasks->size(), kMaxTasks);
+    }
+    for (size_t i = 0; tasks != nullptr && i < tasks->size(); ++i) {
+      VOLVELLE_ASSIGN_OR_RETURN(
+          Task verified, task(*tasks->Get(i), stack.width, std::format("stack, task {}", i)));
+      stack.tasks.push_back(std::move(verified));
+    }
+    return {};
+  }
   size_t width = stack.width;
   if (stored.head_projection() != nullptr) {
     VOLVELLE_ASSIGN_OR_RETURN(const Tensor* weight, tensor(stored.head_projection()->weight(),
@@ -754,11 +843,33 @@ Result<void> ModelVerifier::add_head(const file::Stack& stored) {
   return {};
 }
 
-Result<void> ModelVerifier::add_stack(const file::Stack* stored) {
-  Stack& stack = model_.decoder_;
-  if (stored->kind() != file::StackKind::decoder) {
-    return refuse("stack: kind {} is unknown to this version", static_cast<int>(stored->kind()));
+// One of either kind, or an encoder and then its decoder.
+Result<void> ModelVerifier::add_stacks(
+    const flatbuffers::Vector<flatbuffers::Offset<file::Stack>>& stored) {
+  for (size_t i = 0; i < stored.size(); ++i) {
+    const file::StackKind kind = stored.Get(i)->kind();
+    if (kind > file::StackKind::MAX) {
+      return refuse("stack: kind {} is unknown to this version", static_cast<int>(kind));
+    }
+    const bool encoder = kind == file::StackKind::encoder;
+    if (i > 1 || (encoder && i > 0) || (!encoder && model_.generates_)) {
+      return refuse("stacks: {} of them in this order are more than an encoder and its decoder",
+                    stored.size());
+    }
+    if (encoder) {
+      Stack stack;
+      VOLVELLE_RETURN_IF_ERROR(add_stack(stored.Get(i), stack));
+      model_.encoder_ = std::move(stack);
+    } else {
+      VOLVELLE_RETURN_IF_ERROR(add_stack(stored.Get(i), model_.decoder_));
+      model_.generates_ = true;
+    }
   }
+  if (stored.size() == 0) return refuse("stacks: it has none");
+  return {};
+}
+
+Result<void> ModelVerifier::add_stack(const file::Stack* stored, Stack& stack) {
   stack.width = stored->width();
   stack.context = stored->context();
   stack.trained_context = stored->trained_context();
@@ -783,12 +894,16 @@ Result<void> ModelVerifier::add_stack(const file::Stack* stored) {
     return refuse("stack: {} blocks are more than the {} possible", stored->blocks()->size(),
                   kMaxBlocks);
   }
-  VOLVELLE_RETURN_IF_ERROR(add_embedding(*stored));
+  VOLVELLE_RETURN_IF_ERROR(add_embedding(*stored, stack));
   stack.blocks.reserve(stored->blocks()->size());
   for (size_t i = 0; i < stored->blocks()->size(); ++i) {
     const std::string where = std::format("block {}", i);
     VOLVELLE_ASSIGN_OR_RETURN(Block verified, block(stored->blocks()->Get(i), stack, where));
     const Attention& attention = verified.attention;
+    const bool encodes = stored->kind() == file::StackKind::encoder;
+    if (attention.bidirectional != encodes || (verified.cross && encodes)) {
+      return refuse("{}: its mask is not that of its stack", where);
+    }
     if (stack.additive && attention.has_position() && !stored->mixes_positions()) {
       return refuse(
           "{}: its positions would act twice, at the embedding and in attention, and the file does "
@@ -797,7 +912,7 @@ Result<void> ModelVerifier::add_stack(const file::Stack* stored) {
     }
     stack.blocks.push_back(std::move(verified));
   }
-  return add_head(*stored);
+  return add_head(*stored, stack);
 }
 
 Result<void> ModelVerifier::add_generation(const file::Generation* stored) {
@@ -818,6 +933,46 @@ Result<void> ModelVerifier::add_generation(const file::Generation* stored) {
   generation.top_p = stored->top_p();
   generation.min_p = stored->min_p();
   generation.repetition_penalty = stored->repetition_penalty();
+  for (const auto& [name, id, token] :
+       {std::tuple{"decoder_start", stored->decoder_start(), &generation.decoder_start},
+        std::tuple{"forced_bos", stored->forced_bos(), &generation.forced_bos},
+        std::tuple{"forced_eos", stored->forced_eos(), &generation.forced_eos}}) {
+    if (id >= 0 && static_cast<size_t>(id) >= model_.vocabulary_) {
+      return refuse("generation, {}: token {} is not in the vocabulary of {}", name, id,
+                    model_.vocabulary_);
+    }
+    *token = std::max(id, -1);
+  }
+  if (stored->early_stopping() > file::EarlyStopping::MAX || stored->beams() == 0 ||
+      stored->beams() > kMaxBeams || !std::isfinite(stored->length_penalty())) {
+    return refuse("generation: {} beams, length_penalty {} or early_stopping {} is out of range",
+                  stored->beams(), stored->length_penalty(),
+                  static_cast<int>(stored->early_stopping()));
+  }
+  generation.beams = stored->beams();
+  generation.length_penalty = stored->length_penalty();
+  generation.early_stopping = static_cast<EarlyStopping>(stored->early_stopping());
+  generation.no_repeat_ngram = stored->no_repeat_ngram();
+  generation.min_length = stored->min_length();
+  generation.max_length = stored->max_length();
+  if (const auto* words = stored->bad_words()) {
+    if (words->size() > kMaxBadWords) {
+      return refuse("generation: {} bad_words are more than the {} possible", words->size(),
+                    kMaxBadWords);
+    }
+    for (const file::BadWord* word : *words) {
+      std::vector<int32_t> tokens;
+      for (size_t i = 0; word->tokens() != nullptr && i < word->tokens()->size(); ++i) {
+        const uint32_t id = word->tokens()->Get(i);
+        if (id >= model_.vocabulary_ || tokens.size() == kMaxTaskLayers) {
+          return refuse("generation: a bad word is too long, or its token {} not in the vocabulary",
+                        id);
+        }
+        tokens.push_back(static_cast<int32_t>(id));
+      }
+      if (!tokens.empty()) generation.bad_words.push_back(std::move(tokens));
+    }
+  }
   for (const auto& [name, value] :
        {std::pair{"temperature", generation.temperature}, std::pair{"top_p", generation.top_p},
         std::pair{"min_p", generation.min_p},

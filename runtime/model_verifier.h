@@ -55,9 +55,13 @@ class ModelVerifier {
   Result<FeedForward> feed_forward(const file::FeedForward& feed_forward, size_t width,
                                    const std::string& where);
   Result<Block> block(const file::Block* block, Stack& stack, const std::string& where);
-  Result<void> add_embedding(const file::Stack& stack);
-  Result<void> add_head(const file::Stack& stack);
-  Result<void> add_stack(const file::Stack* stack);
+  Result<CrossAttention> cross_attention(const file::CrossAttention& attention, size_t width,
+                                         const std::string& where);
+  Result<Task> task(const file::Task& task, size_t width, const std::string& where);
+  Result<void> add_embedding(const file::Stack& stored, Stack& stack);
+  Result<void> add_head(const file::Stack& stored, Stack& stack);
+  Result<void> add_stack(const file::Stack* stored, Stack& stack);
+  Result<void> add_stacks(const flatbuffers::Vector<flatbuffers::Offset<file::Stack>>& stacks);
   Result<void> add_tokenizer(const file::Tokenizer& tokenizer);
   Result<void> add_generation(const file::Generation* generation);
 

@@ -22,6 +22,7 @@ struct SessionOptions {
   size_t context = 0;         // tokens the cache can hold; 0: all that the model's positions allow
   size_t chunk = 512;         // tokens that go through the model at a time, at most
   size_t first_position = 0;  // position of the first token
+  size_t lanes = 1;           // sequences of equal length that may be fed side by side
 };
 
 class Session {
@@ -43,6 +44,16 @@ class Session {
   using LogitsSink =
       std::function<Result<void>(size_t first, size_t rows, std::span<const float> logits)>;
   Result<void> feed_all(std::span<const int32_t> tokens, const LogitsSink& sink);
+
+  // Feeds the next token of each sequence, [up to lanes], and returns the logits that follow them,
+  // [tokens, vocabulary], valid until the next call.
+  Result<std::span<const float>> feed_each(std::span<const int32_t> tokens);
+
+  // Sequence i goes on from what sequence parents[i] was, for at most as many as there are lanes.
+  void follow(std::span<const size_t> parents);
+
+  // Forgets every token, and lets the decoder attend to x [rows, encoder's width] from now on.
+  Result<void> read_source(std::span<const float> x, size_t rows);
 
   // Forgets every token.
   void clear();

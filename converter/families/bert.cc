@@ -1,8 +1,10 @@
-// BERT as a causal decoder: norms after the branches, token types, a head of a linear and a norm
-// before the embedding's transpose; positions by a learned table or by rows for every distance.
-// Devlin et al. 2019, arXiv:1810.04805; Huang et al. 2020, arXiv:2009.13658.
+// BERT and RoBERTa: norms after the branches, token types, positions by a learned table or by rows
+// for every distance. As encoders they fill masks, classify, tag and embed; BERT also stands as a
+// causal decoder. Devlin et al. 2019, arXiv:1810.04805; Liu et al. 2019, arXiv:1907.11692; Huang et
+// al. 2020, arXiv:2009.13658.
 
 #include "converter/families/decoder.h"
+#include "converter/families/encoder.h"
 #include "converter/families/family.h"
 
 namespace volvelle {
@@ -27,30 +29,36 @@ constexpr DecoderNames kNames = {
     .down = "output.dense",
 };
 
-constexpr const char* kPositionTable = "bert.embeddings.position_embeddings";
+constexpr DecoderNames roberta_names() {
+  DecoderNames names = kNames;
+  names.embedding = "roberta.embeddings.word_embeddings";
+  names.token_types = "roberta.embeddings.token_type_embeddings";
+  names.embedding_norm = "roberta.embeddings.LayerNorm";
+  names.block = "roberta.encoder.layer";
+  return names;
+}
+
 constexpr const char* kDistanceTable = "attention.self.distance_embedding";
 
-void read_positions(Checkpoint& checkpoint, Decoder& decoder) {
+void read_positions(Checkpoint& checkpoint, const char* table, Decoder& decoder) {
   Config& config = checkpoint.config;
   const std::string type = config.text("position_embedding_type", "absolute");
   if (type == "absolute") {
-    decoder.names.learned_table = kPositionTable;
+    decoder.names.learned_table = table;
     return;
   }
   if (type != "relative_key" && type != "relative_key_query") {
     config.refuse("position_embedding_type",
                   "is \"{}\", neither absolute nor relative_key nor relative_key_query", type);
   }
-  checkpoint.optional(std::string(kPositionTable) + ".weight");  // is stored, but not added
+  checkpoint.optional(std::string(table) + ".weight");  // is stored, but not added
   decoder.relative = RelativeShape{
       .clip_distance = decoder.context - 1, .unclipped = true, .query_minus_key = true};
   decoder.names.relative_key = kDistanceTable;
   if (type == "relative_key_query") decoder.names.relative_query = kDistanceTable;
 }
 
-}  // namespace
-
-Result<recipe::Model> describe_bert(Checkpoint& checkpoint) {
+Result<Decoder> read_bert(Checkpoint& checkpoint) {
   Config& config = checkpoint.config;
   VOLVELLE_ASSIGN_OR_RETURN(Decoder decoder,
                             read_decoder(checkpoint, {.kv_heads = nullptr,
@@ -60,23 +68,102 @@ Result<recipe::Model> describe_bert(Checkpoint& checkpoint) {
                                                       .default_activation = "gelu",
                                                       .head_dim = false,
                                                       .rotary = false}));
-  if (!config.flag("is_decoder", false)) {
-    config.refuse("is_decoder", "is not true: an encoder, which this version does not convert");
-  }
-  config.count("type_vocab_size", 2);  // the table decides
+  config.number("type_vocab_size", 2);  // the table decides
   config.value("attention_probs_dropout_prob");
-  decoder.names = kNames;
-  read_positions(checkpoint, decoder);
-  decoder.head_activation = decoder.activation;
-  decoder.head_projection_bias = Bias::kRequired;
-  checkpoint.optional("cls.predictions.decoder.bias");  // the same as cls.predictions.bias
   decoder.residual = file::Residual::post_norm;
   decoder.norm_bias = Bias::kRequired;
   decoder.query_key_value_bias = Bias::kRequired;
   decoder.output_bias = Bias::kRequired;
   decoder.feed_forward_bias = Bias::kRequired;
-  decoder.head_bias = Bias::kRequired;
   decoder.plain_feed_forward = true;
+  return decoder;
+}
+
+Result<recipe::Model> describe_bert_decoder(Checkpoint& checkpoint, Decoder decoder) {
+  decoder.head_activation = decoder.activation;
+  decoder.head_projection_bias = Bias::kRequired;
+  decoder.head_bias = Bias::kRequired;
+  checkpoint.optional("cls.predictions.decoder.bias");  // the same as cls.predictions.bias
+  return build(checkpoint, decoder);
+}
+
+// What checkpoints of encoders may hold beside the parts of their own head.
+void leave(Checkpoint& checkpoint, std::initializer_list<const char*> tensors) {
+  for (const char* tensor : tensors) checkpoint.optional(tensor);
+}
+
+}  // namespace
+
+Result<recipe::Model> describe_bert(Checkpoint& checkpoint) {
+  Config& config = checkpoint.config;
+  VOLVELLE_ASSIGN_OR_RETURN(Decoder decoder, read_bert(checkpoint));
+  decoder.names = kNames;
+  read_positions(checkpoint, "bert.embeddings.position_embeddings", decoder);
+  if (config.flag("is_decoder", false)) return describe_bert_decoder(checkpoint, decoder);
+
+  decoder.encodes = true;
+  decoder.names.head_projection = decoder.names.head_norm = nullptr;
+  const uint64_t width = decoder.width;
+  const LayerShape pooler = {
+      .linear = "bert.pooler.dense", .outputs = width, .activation = file::Activation::tanh};
+  decoder.tasks.push_back(embed_task());
+  if (has_architecture(config, "ForMaskedLM") || has_architecture(config, "ForPreTraining")) {
+    decoder.tasks.push_back({.kind = file::TaskKind::fill,
+                             .layers = {{.linear = kNames.head_projection,
+                                         .outputs = width,
+                                         .activation = decoder.activation,
+                                         .norm = kNames.head_norm},
+                                        {.bias_name = kNames.head_bias}}});
+    leave(checkpoint, {"cls.predictions.decoder.weight", "cls.predictions.decoder.bias"});
+  } else if (has_architecture(config, "ForSequenceClassification")) {
+    decoder.tasks.push_back(
+        label_task(config, file::TaskKind::classify, file::Pooling::first, {pooler}, "classifier"));
+  } else if (has_architecture(config, "ForTokenClassification")) {
+    decoder.tasks.push_back(
+        label_task(config, file::TaskKind::tag, file::Pooling::none, {}, "classifier"));
+  }
+  leave(checkpoint, {"bert.pooler.dense.weight", "bert.pooler.dense.bias",
+                     "cls.seq_relationship.weight", "cls.seq_relationship.bias"});
+  return build(checkpoint, decoder);
+}
+
+// Position 0 is the row after the padding token's. XLM-RoBERTa and CamemBERT are the same.
+Result<recipe::Model> describe_roberta(Checkpoint& checkpoint) {
+  Config& config = checkpoint.config;
+  VOLVELLE_ASSIGN_OR_RETURN(Decoder decoder, read_bert(checkpoint));
+  decoder.encodes = true;
+  decoder.names = roberta_names();
+  decoder.names.head_projection = decoder.names.head_norm = nullptr;
+  config.expect("is_decoder", false);
+  config.expect("position_embedding_type", "absolute");
+  decoder.names.learned_table = "roberta.embeddings.position_embeddings";
+  const double pad = config.number("pad_token_id", 1);
+  if (!(pad >= 0 && pad + 2 < static_cast<double>(decoder.context))) {
+    config.refuse("pad_token_id", "is {}, which leaves no positions", pad);
+    return build(checkpoint, decoder);
+  }
+  decoder.learned_offset = static_cast<uint64_t>(pad) + 1;
+  decoder.context -= decoder.learned_offset;
+  const uint64_t width = decoder.width;
+  decoder.tasks.push_back(embed_task());
+  if (has_architecture(config, "ForMaskedLM")) {
+    decoder.tasks.push_back({.kind = file::TaskKind::fill,
+                             .layers = {{.linear = "lm_head.dense",
+                                         .outputs = width,
+                                         .activation = file::Activation::gelu_erf,
+                                         .norm = "lm_head.layer_norm"},
+                                        {.bias_name = "lm_head.bias"}}});
+    leave(checkpoint, {"lm_head.decoder.weight", "lm_head.decoder.bias"});
+  } else if (has_architecture(config, "ForSequenceClassification")) {
+    decoder.tasks.push_back(label_task(
+        config, file::TaskKind::classify, file::Pooling::first,
+        {{.linear = "classifier.dense", .outputs = width, .activation = file::Activation::tanh}},
+        "classifier.out_proj"));
+  } else if (has_architecture(config, "ForTokenClassification")) {
+    decoder.tasks.push_back(
+        label_task(config, file::TaskKind::tag, file::Pooling::none, {}, "classifier"));
+  }
+  leave(checkpoint, {"roberta.pooler.dense.weight", "roberta.pooler.dense.bias"});
   return build(checkpoint, decoder);
 }
 

@@ -82,10 +82,15 @@ struct Rows {
 
 class Builder {
  public:
-  Builder(Checkpoint& checkpoint, const Decoder& decoder)
-      : checkpoint_(checkpoint), decoder_(decoder), names_(decoder.names) {}
+  // The stack joins the tensors and positions of `begun`.
+  Builder(Checkpoint& checkpoint, const Decoder& decoder, recipe::Model begun = {})
+      : checkpoint_(checkpoint),
+        decoder_(decoder),
+        names_(decoder.names),
+        model_(std::move(begun)) {}
 
   Result<recipe::Model> build() {
+    model_.encodes = decoder_.encodes;
     model_.width = static_cast<uint32_t>(decoder_.width);
     model_.trained_context = static_cast<uint32_t>(decoder_.context);
     model_.embedding_scale = static_cast<float>(decoder_.embedding_scale);
@@ -95,11 +100,12 @@ class Builder {
     for (uint64_t layer = 0; layer < decoder_.layers; ++layer) {
       layer_ = std::to_string(layer);
       prefix_ = names_.block != nullptr ? std::format("{}.{}.", names_.block, layer) : "";
-      block_ = std::format("block.{}.", layer);
+      block_ = std::format("{}block.{}.", decoder_.encodes ? "encoder." : "", layer);
       VOLVELLE_ASSIGN_OR_RETURN(recipe::Block block, add_block());
       const bool slides = decoder_.slides && decoder_.slides(layer);
       block.attention.window = static_cast<uint32_t>(slides ? decoder_.window : 0);
       block.attention.chunked = slides && decoder_.chunked;
+      block.attention.bidirectional = decoder_.encodes;
       const bool rotates = !decoder_.rotates || decoder_.rotates(layer);
       if (decoder_.plain_head_norms && rotates) {
         block.attention.query_norm =
@@ -128,7 +134,11 @@ class Builder {
     model_.head_activation = decoder_.head_activation;
     VOLVELLE_ASSIGN_OR_RETURN(model_.head_norm,
                               add_norm("head_norm", names_.head_norm, embedding_width()));
-    VOLVELLE_RETURN_IF_ERROR(add_head());
+    if (decoder_.encodes) {
+      VOLVELLE_RETURN_IF_ERROR(add_tasks());
+    } else {
+      VOLVELLE_RETURN_IF_ERROR(add_head());
+    }
     return std::move(model_);
   }
 
@@ -173,12 +183,13 @@ class Builder {
   }
 
   Result<int> bucketed_bias(const BucketShape& shape) {
-    if (!shape.every_layer && !model_.positions.empty()) return 0;  // the first layer's
-    recipe::BucketedBias bias{.max_distance = static_cast<uint32_t>(shape.max_distance)};
+    if (!shape.every_layer && shared_bias_ >= 0) return shared_bias_;  // the first layer's
+    recipe::BucketedBias bias{.max_distance = static_cast<uint32_t>(shape.max_distance),
+                              .bidirectional = decoder_.encodes};
     VOLVELLE_ASSIGN_OR_RETURN(
         bias.table, add_position_table("attention.bucket_table", names_.bucket_table, shape.buckets,
                                        decoder_.query_heads));
-    return add_position(bias);
+    return shared_bias_ = add_position(bias);
   }
 
   Result<int> relative_rows(const RelativeShape& shape) {
@@ -204,8 +215,17 @@ class Builder {
     if (rows >= kSizeLimit)
       return fail("{}: tensor {} has {} rows", checkpoint_.path(), name, rows);
     model_.vocabulary = static_cast<uint32_t>(rows);
-    model_.embedding = add_tensor(
-        {"embedding", recipe::Use::kEmbedding, rows, embedding_width(), {{embedding_, rows}}});
+    const auto same = [&](const recipe::Tensor& tensor) {
+      return tensor.use == recipe::Use::kEmbedding && tensor.parts[0].source == embedding_;
+    };
+    const auto shared = std::ranges::find_if(model_.tensors, same);
+    model_.embedding = shared != model_.tensors.end()
+                           ? static_cast<int>(shared - model_.tensors.begin())
+                           : add_tensor({decoder_.encodes ? "encoder.embedding" : "embedding",
+                                         recipe::Use::kEmbedding,
+                                         rows,
+                                         embedding_width(),
+                                         {{embedding_, rows}}});
     VOLVELLE_ASSIGN_OR_RETURN(model_.embedding_projection,
                               add_projection("embedding_projection", names_.embedding_projection,
                                              embedding_width(), decoder_.width, Bias::kNone));
@@ -233,6 +253,66 @@ class Builder {
     VOLVELLE_ASSIGN_OR_RETURN(model_.embedding_norm,
                               add_norm("embedding_norm", names_.embedding_norm, decoder_.width));
     return {};
+  }
+
+  Result<recipe::Layer> add_layer(const LayerShape& shape, uint64_t inputs) {
+    recipe::Layer layer{.activation = shape.activation};
+    if (shape.linear != nullptr) {
+      const Rows rows[] = {{shape.linear, shape.outputs}};
+      VOLVELLE_ASSIGN_OR_RETURN(layer.linear, add_linear(shape.linear, inputs, rows, shape.bias));
+    } else {
+      layer.linear.weight = model_.embedding;
+    }
+    if (shape.bias_name != nullptr) {
+      VOLVELLE_ASSIGN_OR_RETURN(layer.linear.bias,
+                                add_vector(shape.bias_name, shape.bias_name, shape.outputs, 0));
+    }
+    VOLVELLE_ASSIGN_OR_RETURN(layer.norm, add_norm(shape.norm, shape.norm, shape.outputs));
+    return layer;
+  }
+
+  Result<void> add_tasks() {
+    for (const TaskShape& shape : decoder_.tasks) {
+      recipe::Task task{.kind = shape.kind,
+                        .pooling = shape.pooling,
+                        .labels = shape.labels,
+                        .multi_label = shape.multi_label};
+      uint64_t inputs = decoder_.width;
+      for (const LayerShape& one : shape.layers) {
+        LayerShape sized = one;
+        if (sized.outputs == 0) sized.outputs = model_.vocabulary;
+        VOLVELLE_ASSIGN_OR_RETURN(recipe::Layer layer, add_layer(sized, inputs));
+        task.layers.push_back(layer);
+        inputs = sized.outputs;
+      }
+      model_.tasks.push_back(std::move(task));
+    }
+    return {};
+  }
+
+  Result<std::optional<recipe::CrossAttention>> add_cross_attention() {
+    if (!decoder_.cross_heads) return std::optional<recipe::CrossAttention>();
+    const uint64_t width = *decoder_.cross_heads * decoder_.head_dim;
+    const uint64_t source = model_.encoder ? model_.encoder->width : decoder_.width;
+    recipe::CrossAttention cross{.heads = static_cast<uint32_t>(*decoder_.cross_heads),
+                                 .head_dim = static_cast<uint32_t>(decoder_.head_dim),
+                                 .scale = attention_scale()};
+    const Rows query[] = {{names_.cross_query, width}};
+    const Rows key_value[] = {{names_.cross_key, width}, {names_.cross_value, width}};
+    const Rows output[] = {{names_.cross_output, decoder_.width}};
+    VOLVELLE_ASSIGN_OR_RETURN(cross.query, add_linear("cross.query", decoder_.width, query,
+                                                      decoder_.query_key_value_bias));
+    VOLVELLE_ASSIGN_OR_RETURN(cross.key_value, add_linear("cross.key_value", source, key_value,
+                                                          decoder_.query_key_value_bias));
+    VOLVELLE_ASSIGN_OR_RETURN(cross.output,
+                              add_linear("cross.output", width, output, decoder_.output_bias));
+    return cross;
+  }
+
+  float attention_scale() const {
+    return static_cast<float>(decoder_.attention_scale != 0
+                                  ? decoder_.attention_scale
+                                  : 1 / std::sqrt(static_cast<double>(decoder_.head_dim)));
   }
 
   uint64_t embedding_width() const {
@@ -430,9 +510,7 @@ class Builder {
     attention.query_heads = static_cast<uint32_t>(shape.query_heads);
     attention.kv_heads = static_cast<uint32_t>(shape.kv_heads);
     attention.head_dim = static_cast<uint32_t>(shape.head_dim);
-    attention.scale = static_cast<float>(shape.attention_scale != 0
-                                             ? shape.attention_scale
-                                             : 1 / std::sqrt(static_cast<double>(shape.head_dim)));
+    attention.scale = attention_scale();
     attention.soft_cap = static_cast<float>(shape.attention_soft_cap);
     attention.qkv_limit = static_cast<float>(shape.qkv_limit);
     attention.norm_scope = shape.head_norm_scope;
@@ -506,6 +584,11 @@ class Builder {
     VOLVELLE_ASSIGN_OR_RETURN(
         block.attention_output_norm,
         add_norm("attention_output_norm", names_.attention_output_norm, shape.width));
+    VOLVELLE_ASSIGN_OR_RETURN(block.cross, add_cross_attention());
+    if (block.cross) {
+      VOLVELLE_ASSIGN_OR_RETURN(block.cross_norm,
+                                add_norm("cross_norm", names_.cross_norm, shape.width));
+    }
     VOLVELLE_ASSIGN_OR_RETURN(block.feed_forward_norm,
                               add_norm("feed_forward_norm", names_.feed_forward_norm, shape.width));
     VOLVELLE_ASSIGN_OR_RETURN(block.feed_forward, add_feed_forward());
@@ -523,6 +606,7 @@ class Builder {
   std::string prefix_;  // of source tensors
   std::string block_;   // of the model's
   recipe::Model model_;
+  int shared_bias_ = -1;
 };
 
 }  // namespace
@@ -755,6 +839,17 @@ void read_rotating_layers(Config& config, Decoder& decoder) {
 Result<recipe::Model> build(Checkpoint& checkpoint, const Decoder& decoder) {
   VOLVELLE_RETURN_IF_ERROR(checkpoint.config.status());
   return Builder(checkpoint, decoder).build();
+}
+
+Result<recipe::Model> build_pair(Checkpoint& checkpoint, const Decoder& encoder,
+                                 const Decoder& decoder) {
+  VOLVELLE_RETURN_IF_ERROR(checkpoint.config.status());
+  VOLVELLE_ASSIGN_OR_RETURN(recipe::Model source, Builder(checkpoint, encoder).build());
+  recipe::Model begun;
+  begun.tensors = std::move(source.tensors);
+  begun.positions = std::move(source.positions);
+  begun.encoder = std::move(static_cast<recipe::Stack&>(source));
+  return Builder(checkpoint, decoder, std::move(begun)).build();
 }
 
 }  // namespace volvelle

@@ -1,6 +1,7 @@
-// The decoders of today as one list of choices: which norms a block has and of which kind, how the
-// rows of q, k and v lie, whether the feed-forward is gated, what tells positions, what is scaled
-// and capped. A family states its choices and its tensors' names; the rest is shared.
+// The stacks of today, decoders and encoders, as one list of choices: which norms a block has and
+// of which kind, how the rows of q, k and v lie, whether the feed-forward is gated, what tells
+// positions, what is scaled and capped. A family states its choices and its tensors' names; the
+// rest is shared.
 
 #ifndef VOLVELLE_CONVERTER_FAMILIES_DECODER_H_
 #define VOLVELLE_CONVERTER_FAMILIES_DECODER_H_
@@ -12,9 +13,9 @@
 
 #include "converter/families/checkpoint.h"
 #include "converter/families/rotary.h"
-#include "runtime/sinusoids.h"
 #include "converter/positions/rotary.h"
 #include "converter/recipe.h"
+#include "runtime/sinusoids.h"
 
 namespace volvelle {
 
@@ -41,6 +42,8 @@ struct DecoderNames {
   const char* bucket_table = nullptr;  // of biases by distance
   const char *relative_key = nullptr, *relative_query = nullptr, *relative_value = nullptr;
   const char* attention_output_norm = nullptr;
+  const char *cross_query = nullptr, *cross_key = nullptr, *cross_value = nullptr;
+  const char *cross_output = nullptr, *cross_norm = nullptr;
   const char* feed_forward_norm = nullptr;
   const char* router = nullptr;
   // Before an expert's number, with which the next three then begin; null: each of the three is a
@@ -74,6 +77,25 @@ struct RelativeShape {
   uint64_t clip_distance = 0;
   bool unclipped = false;        // positions end at clip_distance
   bool query_minus_key = false;  // rows lie in the order of that, not of key minus query
+};
+
+// A layer after a stack; see recipe::Layer.
+struct LayerShape {
+  const char* linear = nullptr;  // null: the embedding's transpose
+  uint64_t outputs = 0;
+  Bias bias = Bias::kRequired;
+  const char* bias_name = nullptr;  // all of it; null: the linear's with ".bias"
+  std::optional<file::Activation> activation;
+  const char* norm = nullptr;
+};
+
+// What an encoder's outputs are made into; see recipe::Task.
+struct TaskShape {
+  file::TaskKind kind = file::TaskKind::embed;
+  file::Pooling pooling = file::Pooling::none;
+  std::vector<LayerShape> layers;
+  std::vector<std::string> labels = {};
+  bool multi_label = false;
 };
 
 struct Decoder {
@@ -141,6 +163,10 @@ struct Decoder {
   std::optional<SinusoidPlan> sinusoids;  // of the embedding's width, instead of a learned table
   std::optional<BucketShape> buckets;
   std::optional<RelativeShape> relative;
+
+  bool encodes = false;  // an encoder: attention goes to both sides, tasks follow
+  std::vector<TaskShape> tasks;
+  std::optional<uint64_t> cross_heads;  // of attention to an encoder; none: there is none
 };
 
 // What config.json calls the sizes, today's spelling unless told otherwise, and what it means where
@@ -202,6 +228,10 @@ void read_rotating_layers(Config& config, Decoder& decoder);
 
 // Finds the tensors.
 Result<recipe::Model> build(Checkpoint& checkpoint, const Decoder& decoder);
+
+// Those of an encoder and of the decoder that attends to it.
+Result<recipe::Model> build_pair(Checkpoint& checkpoint, const Decoder& encoder,
+                                 const Decoder& decoder);
 
 }  // namespace volvelle
 

@@ -4,13 +4,14 @@
 
 namespace volvelle {
 
-Result<recipe::Model> describe_bart(Checkpoint& checkpoint);
 Result<recipe::Model> describe_baichuan(Checkpoint& checkpoint);
+Result<recipe::Model> describe_bart(Checkpoint& checkpoint);
 Result<recipe::Model> describe_bert(Checkpoint& checkpoint);
 Result<recipe::Model> describe_bloom(Checkpoint& checkpoint);
 Result<recipe::Model> describe_cohere(Checkpoint& checkpoint);
 Result<recipe::Model> describe_cohere2(Checkpoint& checkpoint);
 Result<recipe::Model> describe_ctrl(Checkpoint& checkpoint);
+Result<recipe::Model> describe_distilbert(Checkpoint& checkpoint);
 Result<recipe::Model> describe_falcon(Checkpoint& checkpoint);
 Result<recipe::Model> describe_gemma(Checkpoint& checkpoint);
 Result<recipe::Model> describe_gemma2(Checkpoint& checkpoint);
@@ -23,21 +24,24 @@ Result<recipe::Model> describe_gptj(Checkpoint& checkpoint);
 Result<recipe::Model> describe_granite(Checkpoint& checkpoint);
 Result<recipe::Model> describe_llama(Checkpoint& checkpoint);
 Result<recipe::Model> describe_llama4(Checkpoint& checkpoint);
+Result<recipe::Model> describe_m2m_100(Checkpoint& checkpoint);
 Result<recipe::Model> describe_marian(Checkpoint& checkpoint);
 Result<recipe::Model> describe_mbart(Checkpoint& checkpoint);
 Result<recipe::Model> describe_ministral3(Checkpoint& checkpoint);
 Result<recipe::Model> describe_mistral(Checkpoint& checkpoint);
 Result<recipe::Model> describe_mixtral(Checkpoint& checkpoint);
 Result<recipe::Model> describe_mpt(Checkpoint& checkpoint);
+Result<recipe::Model> describe_mt5(Checkpoint& checkpoint);
 Result<recipe::Model> describe_olmo(Checkpoint& checkpoint);
 Result<recipe::Model> describe_olmo2(Checkpoint& checkpoint);
-Result<recipe::Model> describe_pegasus(Checkpoint& checkpoint);
 Result<recipe::Model> describe_opt(Checkpoint& checkpoint);
+Result<recipe::Model> describe_pegasus(Checkpoint& checkpoint);
 Result<recipe::Model> describe_persimmon(Checkpoint& checkpoint);
 Result<recipe::Model> describe_phi(Checkpoint& checkpoint);
 Result<recipe::Model> describe_phi3(Checkpoint& checkpoint);
 Result<recipe::Model> describe_qwen2(Checkpoint& checkpoint);
 Result<recipe::Model> describe_qwen3(Checkpoint& checkpoint);
+Result<recipe::Model> describe_roberta(Checkpoint& checkpoint);
 Result<recipe::Model> describe_smollm3(Checkpoint& checkpoint);
 Result<recipe::Model> describe_stablelm(Checkpoint& checkpoint);
 Result<recipe::Model> describe_starcoder2(Checkpoint& checkpoint);
@@ -53,9 +57,11 @@ std::span<const Family> families() {
       {"bart", "bart", "", describe_bart},
       {"bert", "bert", "", describe_bert},
       {"bloom", "bloom", "bloom", describe_bloom},
+      {"camembert", "camembert", "", describe_roberta},
       {"cohere", "cohere", "command-r", describe_cohere},
       {"cohere2", "cohere2", "cohere2", describe_cohere2},
       {"ctrl", "ctrl", "", describe_ctrl},
+      {"distilbert", "distilbert", "", describe_distilbert},
       {"falcon", "falcon", "falcon", describe_falcon},
       {"gemma", "gemma", "gemma", describe_gemma},
       {"gemma2", "gemma2", "gemma2", describe_gemma2},
@@ -68,12 +74,14 @@ std::span<const Family> families() {
       {"granite", "granite", "granite", describe_granite},
       {"llama", "llama", "llama", describe_llama},  // in GGUF also Mistral's and Mixtral's
       {"llama4", "llama4_text", "", describe_llama4},
+      {"m2m_100", "m2m_100", "", describe_m2m_100},
       {"marian", "marian", "", describe_marian},
       {"mbart", "mbart", "", describe_mbart},
       {"ministral3", "ministral3", "mistral3", describe_ministral3},
       {"mistral", "mistral", "", describe_mistral},
       {"mixtral", "mixtral", "", describe_mixtral},
       {"mpt", "mpt", "mpt", describe_mpt},
+      {"mt5", "mt5", "", describe_mt5},
       {"olmo", "olmo", "olmo", describe_olmo},
       {"olmo2", "olmo2", "olmo2", describe_olmo2},
       {"opt", "opt", "", describe_opt},
@@ -83,6 +91,7 @@ std::span<const Family> families() {
       {"phi3", "phi3", "phi3", describe_phi3},
       {"qwen2", "qwen2", "qwen2", describe_qwen2},
       {"qwen3", "qwen3", "qwen3", describe_qwen3},
+      {"roberta", "roberta", "", describe_roberta},
       {"smollm3", "smollm3", "smollm3", describe_smollm3},
       {"stablelm", "stablelm", "stablelm", describe_stablelm},
       {"starcoder2", "starcoder2", "starcoder2", describe_starcoder2},
@@ -91,6 +100,7 @@ std::span<const Family> families() {
       {"umt5", "umt5", "", describe_umt5},
       {"xglm", "xglm", "", describe_xglm},
       {"xlm", "xlm", "", describe_xlm},
+      {"xlm-roberta", "xlm-roberta", "", describe_roberta},
   });
   return kFamilies;
 }

@@ -1,16 +1,16 @@
-// T5's decoder alone as a language model: RMS norms, no scale in attention, biases by distance that
-// all layers share or, in UMT5, have one table each. Raffel et al. 2019, arXiv:1910.10683; Chung et
-// al. 2023, arXiv:2304.09151.
+// T5, encoder and decoder or its decoder alone as a language model: RMS norms, no scale in
+// attention, biases by distance that all layers share or, in UMT5, have one table each. Raffel et
+// al. 2019, arXiv:1910.10683; Chung et al. 2023, arXiv:2304.09151.
 
 #include <cmath>
 
 #include "converter/families/decoder.h"
+#include "converter/families/encoder.h"
 #include "converter/families/family.h"
 
 namespace volvelle {
 namespace {
 
-// Layer 1 of a block, where a T5 looks at its encoder, is absent here.
 constexpr DecoderNames kNames = {
     .embedding = "shared",
     .final_norm = "decoder.final_layer_norm",
@@ -22,17 +22,35 @@ constexpr DecoderNames kNames = {
     .value = "layer.0.SelfAttention.v",
     .output = "layer.0.SelfAttention.o",
     .bucket_table = "layer.0.SelfAttention.relative_attention_bias",
+    .cross_query = "layer.1.EncDecAttention.q",
+    .cross_key = "layer.1.EncDecAttention.k",
+    .cross_value = "layer.1.EncDecAttention.v",
+    .cross_output = "layer.1.EncDecAttention.o",
+    .cross_norm = "layer.1.layer_norm",
     .feed_forward_norm = "layer.2.layer_norm",
     .gate = "layer.2.DenseReluDense.wi_0",
     .up = "layer.2.DenseReluDense.wi_1",
     .down = "layer.2.DenseReluDense.wo",
 };
 
+// The same with a feed-forward branch that comes second, for want of attention to an encoder.
+constexpr DecoderNames encoder_names() {
+  DecoderNames names = kNames;
+  names.final_norm = "encoder.final_layer_norm";
+  names.head = nullptr;
+  names.block = "encoder.block";
+  names.feed_forward_norm = "layer.1.layer_norm";
+  names.gate = "layer.1.DenseReluDense.wi_0";
+  names.up = "layer.1.DenseReluDense.wi_1";
+  names.down = "layer.1.DenseReluDense.wo";
+  return names;
+}
+
 // "relu", or "gated-" and what the gate goes through.
-void read_projection(Config& config, Decoder& decoder) {
+void read_projection(Config& config, const char* ungated, Decoder& decoder) {
   const std::string projection = config.text("feed_forward_proj", "relu");
   decoder.plain_feed_forward = !projection.starts_with("gated-");
-  if (decoder.plain_feed_forward) decoder.names.up = "layer.2.DenseReluDense.wi";
+  if (decoder.plain_feed_forward) decoder.names.up = ungated;
   if (projection == "relu") {
     decoder.activation = file::Activation::relu;
   } else if (projection == "gated-gelu") {
@@ -44,55 +62,83 @@ void read_projection(Config& config, Decoder& decoder) {
   }
 }
 
-Result<recipe::Model> describe_decoder(Checkpoint& checkpoint, bool table_in_every_layer) {
+// What the config says of a stack, whose layers are counted by `layers`.
+Result<Decoder> read_stack(Checkpoint& checkpoint, const char* layers, const DecoderNames& names,
+                           const char* ungated, bool table_in_every_layer) {
   Config& config = checkpoint.config;
-  DecoderKeys keys{.width = "d_model",
-                   .layers = "num_decoder_layers",
-                   .query_heads = "num_heads",
-                   .kv_heads = nullptr,
-                   .feed_forward_width = "d_ff",
-                   .context = "n_positions",
-                   .default_context = 512,
-                   .epsilon = "layer_norm_epsilon",
-                   .default_epsilon = 1e-6,
-                   .activation = nullptr,
-                   .head_dim = false,
-                   .rotary = false};
-  if (!config.has("num_decoder_layers")) keys.layers = "num_layers";
-  VOLVELLE_ASSIGN_OR_RETURN(Decoder decoder, read_decoder(checkpoint, keys));
-  if (config.flag("is_encoder_decoder", true)) {
-    config.refuse("is_encoder_decoder",
-                  "is not false: only the decoder alone of such a model can be converted");
-  }
-  config.flag("is_decoder", true);
-  for (const char* elsewhere : {"num_layers", "dropout_rate", "initializer_factor", "dense_act_fn",
-                                "is_gated_act", "output_past", "decoder_start_token_id"}) {
-    config.value(elsewhere);
-  }
-  decoder.names = kNames;
-  read_projection(config, decoder);
+  VOLVELLE_ASSIGN_OR_RETURN(Decoder decoder,
+                            read_decoder(checkpoint, {.width = "d_model",
+                                                      .layers = layers,
+                                                      .query_heads = "num_heads",
+                                                      .kv_heads = nullptr,
+                                                      .feed_forward_width = "d_ff",
+                                                      .context = "n_positions",
+                                                      .default_context = 512,
+                                                      .epsilon = "layer_norm_epsilon",
+                                                      .default_epsilon = 1e-6,
+                                                      .activation = nullptr,
+                                                      .head_dim = false,
+                                                      .rotary = false}));
+  decoder.names = names;
+  read_projection(config, ungated, decoder);
   decoder.head_dim = config.count("d_kv", 64);
   decoder.attention_scale = 1;
-  // The raw key decides, whatever the tensors say.
-  if (config.flag("tie_word_embeddings", true)) {
-    decoder.logit_scale = 1 / std::sqrt(static_cast<double>(decoder.width));
-  }
   decoder.buckets =
       BucketShape{.buckets = config.count("relative_attention_num_buckets", 32),
                   .max_distance = config.count("relative_attention_max_distance", 128),
                   .every_layer = table_in_every_layer};
-  checkpoint.optional("decoder.embed_tokens.weight");  // the same as the shared one
-  return build(checkpoint, decoder);
+  return decoder;
+}
+
+struct Dialect {
+  bool table_in_every_layer = false;
+  bool scales_logits = true;  // where the embedding is the head
+};
+
+Result<recipe::Model> describe_stacks(Checkpoint& checkpoint, const Dialect& dialect) {
+  Config& config = checkpoint.config;
+  const char* const layers = config.has("num_decoder_layers") ? "num_decoder_layers" : "num_layers";
+  VOLVELLE_ASSIGN_OR_RETURN(Decoder decoder,
+                            read_stack(checkpoint, layers, kNames, "layer.2.DenseReluDense.wi",
+                                       dialect.table_in_every_layer));
+  // The raw key decides, whatever the tensors say.
+  if (config.flag("tie_word_embeddings", dialect.scales_logits) && dialect.scales_logits) {
+    decoder.logit_scale = 1 / std::sqrt(static_cast<double>(decoder.width));
+  }
+  config.flag("is_decoder", true);
+  for (const char* elsewhere :
+       {"num_layers", "dropout_rate", "initializer_factor", "dense_act_fn", "is_gated_act",
+        "output_past", "decoder_start_token_id", "tokenizer_class", "scalable_attention"}) {
+    config.value(elsewhere);
+  }
+  for (const char* same : {"decoder.embed_tokens.weight", "encoder.embed_tokens.weight"}) {
+    checkpoint.optional(same);  // as the shared one
+  }
+  if (!config.flag("is_encoder_decoder", true)) return build(checkpoint, decoder);
+
+  decoder.cross_heads = decoder.query_heads;
+  // Some files keep a table there that plays no part.
+  checkpoint.optional("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight");
+  VOLVELLE_ASSIGN_OR_RETURN(Decoder encoder,
+                            read_stack(checkpoint, "num_layers", encoder_names(),
+                                       "layer.1.DenseReluDense.wi", dialect.table_in_every_layer));
+  encoder.encodes = true;
+  encoder.tasks.push_back(embed_task());
+  return build_pair(checkpoint, encoder, decoder);
 }
 
 }  // namespace
 
 Result<recipe::Model> describe_t5(Checkpoint& checkpoint) {
-  return describe_decoder(checkpoint, /*table_in_every_layer=*/false);
+  return describe_stacks(checkpoint, {});
+}
+
+Result<recipe::Model> describe_mt5(Checkpoint& checkpoint) {
+  return describe_stacks(checkpoint, {.scales_logits = false});
 }
 
 Result<recipe::Model> describe_umt5(Checkpoint& checkpoint) {
-  return describe_decoder(checkpoint, /*table_in_every_layer=*/true);
+  return describe_stacks(checkpoint, {.table_in_every_layer = true});
 }
 
 }  // namespace volvelle

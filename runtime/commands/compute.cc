@@ -83,7 +83,7 @@ const char* name_of(TensorType type) {
 Result<std::span<const float>> prefill(const Model& model, Session& session,
                                        std::span<const int32_t> tokens) {
   constexpr size_t kStep = 512;
-  VOLVELLE_RETURN_IF_ERROR(model.check_tokens(tokens));
+  VOLVELLE_RETURN_IF_ERROR(model.check_tokens(model.decoder(), tokens));
   if (tokens.size() > session.context() - session.tokens())
     return session.feed(tokens);  // says what does not fit
   Progress progress("reading the prompt", tokens.size());

@@ -199,6 +199,8 @@ const char* name_of(Activation activation) {
       return "relu";
     case Activation::kReluSquared:
       return "relu_squared";
+    case Activation::kTanh:
+      return "tanh";
   }
   return "";
 }

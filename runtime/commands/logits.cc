@@ -46,7 +46,7 @@ Result<> write_logits(const LogitsOptions& options) {
   } else {
     VOLVELLE_ASSIGN_OR_RETURN(tokens, parse_tokens(options.tokens));
   }
-  VOLVELLE_RETURN_IF_ERROR(model->check_tokens(tokens));
+  VOLVELLE_RETURN_IF_ERROR(model->check_tokens(model->decoder(), tokens));
 
   SessionOptions session_options{.cache = options.compute.kv,
                                  .context = options.compute.context,

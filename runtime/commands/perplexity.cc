@@ -180,7 +180,7 @@ Result<> measure(const PerplexityOptions& options) {
   VOLVELLE_ASSIGN_OR_RETURN(const std::string text, read_text(options.text));
   VOLVELLE_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens,
                             model->tokenizer()->encode(text, {.add_special = false}));
-  VOLVELLE_RETURN_IF_ERROR(model->check_tokens(tokens));
+  VOLVELLE_RETURN_IF_ERROR(model->check_tokens(model->decoder(), tokens));
 
   constexpr size_t kDefaultLength = 512;
   std::vector<size_t> lengths = options.lengths;

@@ -14,7 +14,8 @@ namespace {
 
 constexpr Activation kActivations[] = {Activation::kSilu,     Activation::kGeluErf,
                                        Activation::kGeluTanh, Activation::kGeluSigmoid,
-                                       Activation::kRelu,     Activation::kReluSquared};
+                                       Activation::kRelu,     Activation::kReluSquared,
+                                       Activation::kTanh};
 
 // SiLU: exp within 1 ulp, sum, quotient and two products, all relative. A GELU adds its erf or tanh
 // to 1, whose error of up to 2e-7 is multiplied by half of x, and the tanh's argument is off by 4
@@ -33,6 +34,9 @@ double gate_error(Activation activation, double x, double up, double expected) {
       break;
     case Activation::kGeluSigmoid:
       error += (3 + 2 * 1.702 * std::fabs(x)) * kRounding * std::fabs(expected);
+      break;
+    case Activation::kTanh:
+      error += 2e-7 * std::fabs(up);
       break;
     case Activation::kRelu:
     case Activation::kReluSquared:

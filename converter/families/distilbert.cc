@@ -1,0 +1,77 @@
+// DistilBERT: BERT's blocks under other names, without token types. Sanh et al. 2019,
+// arXiv:1910.01108.
+
+#include "converter/families/decoder.h"
+#include "converter/families/encoder.h"
+#include "converter/families/family.h"
+
+namespace volvelle {
+namespace {
+
+constexpr DecoderNames kNames = {
+    .embedding = "distilbert.embeddings.word_embeddings",
+    .embedding_norm = "distilbert.embeddings.LayerNorm",
+    .learned_table = "distilbert.embeddings.position_embeddings",
+    .block = "distilbert.transformer.layer",
+    .attention_norm = "sa_layer_norm",
+    .query = "attention.q_lin",
+    .key = "attention.k_lin",
+    .value = "attention.v_lin",
+    .output = "attention.out_lin",
+    .feed_forward_norm = "output_layer_norm",
+    .up = "ffn.lin1",
+    .down = "ffn.lin2",
+};
+
+}  // namespace
+
+Result<recipe::Model> describe_distilbert(Checkpoint& checkpoint) {
+  Config& config = checkpoint.config;
+  VOLVELLE_ASSIGN_OR_RETURN(Decoder decoder,
+                            read_decoder(checkpoint, {.width = "dim",
+                                                      .layers = "n_layers",
+                                                      .query_heads = "n_heads",
+                                                      .kv_heads = nullptr,
+                                                      .feed_forward_width = "hidden_dim",
+                                                      .norm = file::NormKind::layer,
+                                                      .epsilon = nullptr,
+                                                      .default_epsilon = 1e-12,
+                                                      .activation = "activation",
+                                                      .default_activation = "gelu",
+                                                      .head_dim = false,
+                                                      .rotary = false}));
+  for (const char* training :
+       {"dropout", "qa_dropout", "seq_classif_dropout", "sinusoidal_pos_embds"}) {
+    config.value(training);  // sinusoids only begin the table that is stored
+  }
+  decoder.names = kNames;
+  decoder.encodes = true;
+  decoder.residual = file::Residual::post_norm;
+  decoder.norm_bias = Bias::kRequired;
+  decoder.query_key_value_bias = Bias::kRequired;
+  decoder.output_bias = Bias::kRequired;
+  decoder.feed_forward_bias = Bias::kRequired;
+  decoder.plain_feed_forward = true;
+  const uint64_t width = decoder.width;
+  decoder.tasks.push_back(embed_task());
+  if (has_architecture(config, "ForMaskedLM")) {
+    decoder.tasks.push_back({.kind = file::TaskKind::fill,
+                             .layers = {{.linear = "vocab_transform",
+                                         .outputs = width,
+                                         .activation = decoder.activation,
+                                         .norm = "vocab_layer_norm"},
+                                        {.bias_name = "vocab_projector.bias"}}});
+    checkpoint.optional("vocab_projector.weight");
+  } else if (has_architecture(config, "ForSequenceClassification")) {
+    decoder.tasks.push_back(label_task(
+        config, file::TaskKind::classify, file::Pooling::first,
+        {{.linear = "pre_classifier", .outputs = width, .activation = file::Activation::relu}},
+        "classifier"));
+  } else if (has_architecture(config, "ForTokenClassification")) {
+    decoder.tasks.push_back(
+        label_task(config, file::TaskKind::tag, file::Pooling::none, {}, "classifier"));
+  }
+  return build(checkpoint, decoder);
+}
+
+}  // namespace volvelle

@@ -1,0 +1,266 @@
+#include "runtime/encoder.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <utility>
+
+#include "kernels/activation.h"
+#include "platforms/memory.h"
+#include "runtime/finite.h"
+#include "runtime/packed_weights.h"
+#include "runtime/stack_operator.h"
+
+namespace volvelle {
+namespace {
+
+size_t padded(size_t floats) {
+  // XNNPACK may read a few bytes past the rows it is given; parts start on cache lines.
+  return (floats + XNN_EXTRA_BYTES / sizeof(float) + 15) / 16 * 16;
+}
+
+// y [width] of x [rows, width]
+void pool_rows(Pooling pooling, const float* x, size_t rows, size_t width, float* y) {
+  switch (pooling) {
+    case Pooling::kNone:
+    case Pooling::kFirst:
+      std::copy_n(x, width, y);
+      return;
+    case Pooling::kLast:
+      std::copy_n(x + (rows - 1) * width, width, y);
+      return;
+    case Pooling::kMax:
+      std::copy_n(x, width, y);
+      for (size_t row = 1; row < rows; ++row) {
+        for (size_t i = 0; i < width; ++i) y[i] = std::max(y[i], x[row * width + i]);
+      }
+      return;
+    case Pooling::kMean:
+    case Pooling::kWeightedMean: {
+      const bool weighted = pooling == Pooling::kWeightedMean;
+      double total = 0;
+      for (size_t row = 0; row < rows; ++row) total += weighted ? static_cast<double>(row + 1) : 1;
+      for (size_t i = 0; i < width; ++i) {
+        double sum = 0;
+        for (size_t row = 0; row < rows; ++row) {
+          sum += (weighted ? static_cast<double>(row + 1) : 1) * x[row * width + i];
+        }
+        y[i] = static_cast<float>(sum / total);
+      }
+      return;
+    }
+  }
+}
+
+void to_unit_length(std::span<float> row) {
+  double squares = 0;
+  for (const float value : row) squares += double{value} * value;
+  if (squares == 0) return;
+  const double length = std::sqrt(squares);
+  for (float& value : row) value = static_cast<float>(value / length);
+}
+
+}  // namespace
+
+struct Encoder::State {
+  std::shared_ptr<const Model> model;
+  ThreadPool& pool;
+  const Task* task;
+  size_t chunk;
+  PackedWeights packed;  // outlives the operators below
+  std::optional<StackOperator> blocks;
+  std::vector<LinearOperator> layers;  // of the task
+  AlignedBuffer cache_buffer, scratch;
+  std::vector<CacheView> caches;  // [layers], each over the same buffer
+  float* rows[2] = {};            // [chunk, widest of the task's rows]
+  CacheView view;                 // of the sentence that was asked for last
+  std::vector<int32_t> tokens, types;
+  std::vector<SequenceChunk> sequences;
+
+  const Stack& stack() const { return *model->encoder(); }
+  Result<void> reserve();
+  Result<void> check(std::span<const Sentence> sentences) const;
+  Result<void> run_chunk(std::span<const Sentence> sentences, size_t first, const Sink& sink);
+  Result<std::span<const float>> run_task(float* x, size_t tokens);
+};
+
+Result<void> Encoder::State::reserve() {
+  const Stack& stack = this->stack();
+  size_t widest = stack.width, inputs = stack.width;
+  if (task != nullptr) {
+    for (const Layer& layer : task->layers) {
+      widest = std::max(widest, layer.linear.outputs());
+      inputs = std::max(inputs, layer.linear.weight->padded_columns());
+      VOLVELLE_ASSIGN_OR_RETURN(LinearOperator made,
+                                LinearOperator::make(*model, layer.linear, packed));
+      layers.push_back(std::move(made));
+    }
+  }
+  VOLVELLE_ASSIGN_OR_RETURN(StackOperator made,
+                            StackOperator::make(*model, stack, pool, packed, chunk, inputs, chunk));
+  blocks = std::move(made);
+  size_t part = 0;  // of keys, and of values
+  for (const Block& block : stack.blocks) {
+    part = std::max(
+        part, block.attention.kv_heads * chunk * cache_row_elements(block.attention.head_dim));
+  }
+  VOLVELLE_ASSIGN_OR_RETURN(cache_buffer, AlignedBuffer::make(2 * part * sizeof(float)));
+  float* const keys = cache_buffer.as<float>().data();
+  for (size_t i = 0; i < stack.blocks.size(); ++i) {
+    caches.push_back(
+        {.type = CacheType::kF32, .keys = keys, .values = keys + part, .slots = chunk});
+  }
+  const size_t floats = padded(chunk * widest);
+  VOLVELLE_ASSIGN_OR_RETURN(scratch, AlignedBuffer::make(2 * floats * sizeof(float)));
+  rows[0] = scratch.as<float>().data();
+  rows[1] = rows[0] + floats;
+  return {};
+}
+
+Result<std::unique_ptr<Encoder>> Encoder::open(std::shared_ptr<const Model> model, ThreadPool& pool,
+                                               const Task* task, size_t chunk) {
+  if (model->encoder() == nullptr) {
+    return fail("{}: has no encoder; it makes text and no vectors", model->path());
+  }
+  const Stack& stack = *model->encoder();
+  chunk = std::clamp<size_t>(chunk, 1, std::max<size_t>(1, size_t{1} << 20));
+  std::unique_ptr<State> state(
+      new State{.model = model, .pool = pool, .task = task, .chunk = chunk});
+  VOLVELLE_RETURN_IF_ERROR(state->reserve());
+  VOLVELLE_RETURN_IF_ERROR(model->verify_contents(*stack.embedding));
+  return std::unique_ptr<Encoder>(new Encoder(std::move(state)));
+}
+
+Encoder::Encoder(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Encoder::~Encoder() = default;
+
+Result<void> Encoder::State::check(std::span<const Sentence> sentences) const {
+  const Stack& stack = this->stack();
+  const size_t types_known = stack.token_types != nullptr ? stack.token_types->rows : 1;
+  for (size_t i = 0; i < sentences.size(); ++i) {
+    const Sentence& sentence = sentences[i];
+    const size_t count = sentence.tokens.size();
+    if (count == 0) return fail("text {} has no tokens", i + 1);
+    if (count > stack.position_limit) {
+      return fail("{}: text {} has {} tokens, and the model's positions end at {}", model->path(),
+                  i + 1, count, stack.position_limit);
+    }
+    if (count > chunk) {
+      return fail("{}: text {} has {} tokens, more than the {} that there is room for",
+                  model->path(), i + 1, count, chunk);
+    }
+    VOLVELLE_RETURN_IF_ERROR(model->check_tokens(stack, sentence.tokens));
+    if (!sentence.types.empty() && sentence.types.size() != count) {
+      return fail("text {} has {} tokens and {} types", i + 1, count, sentence.types.size());
+    }
+    for (const int32_t type : sentence.types) {
+      if (type < 0 || static_cast<size_t>(type) >= types_known) {
+        return fail("text {}: type {} is not below the model's {}", i + 1, type, types_known);
+      }
+    }
+  }
+  return {};
+}
+
+// What the task makes of x [tokens, width]: its rows are in the order of the sentences.
+Result<std::span<const float>> Encoder::State::run_task(float* x, size_t tokens) {
+  const size_t width = stack().width;
+  float* from = x;
+  size_t count = tokens, columns = width;
+  if (task->pooling != Pooling::kNone) {
+    for (size_t s = 0; s < sequences.size(); ++s) {
+      pool_rows(task->pooling, x + sequences[s].first * width, sequences[s].tokens, width,
+                rows[0] + s * width);
+    }
+    from = rows[0];
+    count = sequences.size();
+  }
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const Layer& layer = task->layers[i];
+    float* const to = from == rows[0] ? rows[1] : rows[0];
+    VOLVELLE_RETURN_IF_ERROR(layers[i].run(from, count, to, blocks->quantized(), pool));
+    columns = layer.linear.outputs();
+    if (layer.activation) activate(*layer.activation, to, columns, count, columns, to, columns);
+    if (layer.norm) run_norm(*layer.norm, to, columns, count, columns, to, columns);
+    from = to;
+  }
+  for (size_t row = 0; task->normalize && row < count; ++row) {
+    to_unit_length({from + row * columns, columns});
+  }
+  return std::span<const float>(from, count * columns);
+}
+
+Result<void> Encoder::State::run_chunk(std::span<const Sentence> sentences, size_t first,
+                                       const Sink& sink) {
+  const Stack& stack = this->stack();
+  tokens.clear();
+  types.clear();
+  sequences.clear();
+  size_t longest = 0;
+  for (const Sentence& sentence : sentences) {
+    const size_t count = sentence.tokens.size();
+    longest = std::max(longest, count);
+    sequences.push_back({.first = tokens.size(), .tokens = count, .position = 0, .keys = count});
+    tokens.insert(tokens.end(), sentence.tokens.begin(), sentence.tokens.end());
+    types.insert(types.end(), sentence.types.begin(), sentence.types.end());
+    types.resize(tokens.size());
+  }
+  // Sentences lie one after the other in a cache of as many slots as tokens.
+  const auto cache_of = [&](size_t layer, size_t sequence) -> const CacheView& {
+    const size_t at =
+        sequences[sequence].first * cache_row_elements(stack.blocks[layer].attention.head_dim);
+    view = caches[layer];
+    view.keys = static_cast<float*>(view.keys) + at;
+    view.values = static_cast<float*>(view.values) + at;
+    return view;
+  };
+  VOLVELLE_ASSIGN_OR_RETURN(float* const x,
+                            blocks->run({.tokens = tokens, .types = types, .sequences = sequences},
+                                        longest, cache_of, {}));
+  if (stack.final_norm) {
+    run_norm(*stack.final_norm, x, stack.width, tokens.size(), stack.width, x, stack.width);
+  }
+  std::span<const float> values(x, tokens.size() * stack.width);
+  if (task != nullptr) {
+    VOLVELLE_ASSIGN_OR_RETURN(values, run_task(x, tokens.size()));
+  }
+  if (!all_finite(values)) {
+    return fail(
+        "{}: its numbers overflow on these tokens; the checkpoint is damaged, or its parts "
+        "do not belong together",
+        model->path());
+  }
+  const bool pooled = task != nullptr && task->pooling != Pooling::kNone;
+  const size_t columns = task != nullptr ? task->outputs(stack.width) : stack.width;
+  for (size_t s = 0; s < sequences.size(); ++s) {
+    const size_t row = pooled ? s : sequences[s].first;
+    const size_t count = pooled ? 1 : sequences[s].tokens;
+    VOLVELLE_RETURN_IF_ERROR(
+        sink(first + s, count, values.subspan(row * columns, count * columns)));
+  }
+  return {};
+}
+
+Result<void> Encoder::run(std::span<const Sentence> sentences, const Sink& sink) {
+  VOLVELLE_RETURN_IF_ERROR(state_->check(sentences));
+  for (size_t first = 0, end = 0; first < sentences.size(); first = end) {
+    size_t count = 0;
+    while (end < sentences.size() && count + sentences[end].tokens.size() <= state_->chunk) {
+      count += sentences[end++].tokens.size();
+    }
+    VOLVELLE_RETURN_IF_ERROR(state_->run_chunk(sentences.subspan(first, end - first), first, sink));
+  }
+  return {};
+}
+
+size_t Encoder::width() const {
+  const size_t width = state_->stack().width;
+  return state_->task != nullptr ? state_->task->outputs(width) : width;
+}
+
+size_t Encoder::bytes() const {
+  return state_->packed.bytes() + state_->blocks->bytes() + state_->cache_buffer.bytes().size() +
+         state_->scratch.bytes().size();
+}
+
+}  // namespace volvelle
