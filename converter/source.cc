@@ -101,6 +101,61 @@ Result<std::vector<uint32_t>> token_ids(const std::string& where, const json& va
   return ids;
 }
 
+// An id, of which a list holds but one; none: -1.
+Result<int32_t> one_token_id(const std::string& where, const json& value) {
+  if (value.is_null()) return -1;
+  VOLVELLE_ASSIGN_OR_RETURN(const std::vector<uint32_t> ids, token_ids(where, value));
+  if (ids.size() != 1) return fail("{}: is a list of several ids", where);
+  return static_cast<int32_t>(ids[0]);
+}
+
+// How a decoder behind an encoder goes on. Old checkpoints say it in config.json.
+Result<void> read_beam_search(const HfFolder& folder, recipe::Generation& generation) {
+  const auto find = [&](const char* key) -> std::pair<json, std::string> {
+    if (folder.generation_config.is_object() && folder.generation_config.contains(key)) {
+      return {folder.generation_config[key], folder.file("generation_config.json") + ": " + key};
+    }
+    return {folder.config.value(key, json()), folder.file("config.json") + ": " + key};
+  };
+  for (const auto& [key, id] : {std::pair{"decoder_start_token_id", &generation.decoder_start},
+                                std::pair{"forced_bos_token_id", &generation.forced_bos},
+                                std::pair{"forced_eos_token_id", &generation.forced_eos}}) {
+    const auto [value, where] = find(key);
+    VOLVELLE_ASSIGN_OR_RETURN(*id, one_token_id(where, value));
+  }
+  for (const auto& [key, number] : {std::pair{"num_beams", &generation.beams},
+                                    std::pair{"no_repeat_ngram_size", &generation.no_repeat_ngram},
+                                    std::pair{"min_length", &generation.min_length},
+                                    std::pair{"max_length", &generation.max_length}}) {
+    const auto [value, where] = find(key);
+    if (value.is_null()) continue;
+    if (!value.is_number_integer() || value < 0 || value > INT32_MAX) {
+      return fail("{}: is no count", where);
+    }
+    *number = value.get<uint32_t>();
+  }
+  generation.beams = std::max(generation.beams, 1u);
+  const auto [penalty, penalty_where] = find("length_penalty");
+  if (!penalty.is_null()) {
+    if (!penalty.is_number()) return fail("{}: is no number", penalty_where);
+    generation.length_penalty = penalty.get<float>();
+  }
+  const auto [stopping, stopping_where] = find("early_stopping");
+  if (stopping == "never") {
+    generation.early_stopping = file::EarlyStopping::never;
+  } else if (stopping == true) {
+    generation.early_stopping = file::EarlyStopping::yes;
+  } else if (!stopping.is_null() && stopping != false) {
+    return fail("{}: is neither true nor false nor \"never\"", stopping_where);
+  }
+  const auto [words, words_where] = find("bad_words_ids");
+  for (const json& word : words.is_array() ? words : json::array()) {
+    VOLVELLE_ASSIGN_OR_RETURN(std::vector<uint32_t> ids, token_ids(words_where, word));
+    generation.bad_words.push_back(std::move(ids));
+  }
+  return {};
+}
+
 Result<recipe::Generation> read_generation(const HfFolder& folder) {
   recipe::Generation generation;
   const json& defaults = folder.generation_config;
@@ -112,6 +167,7 @@ Result<recipe::Generation> read_generation(const HfFolder& folder) {
     VOLVELLE_ASSIGN_OR_RETURN(generation.eos,
                               token_ids(file + ": eos_token_id", source["eos_token_id"]));
   }
+  VOLVELLE_RETURN_IF_ERROR(read_beam_search(folder, generation));
   if (!defaults.is_object()) return generation;
 
   Config config(folder.file("generation_config.json"), "", defaults, {});

@@ -76,6 +76,7 @@ Result<Decoder> read_stack(Checkpoint& checkpoint, const Dialect& dialect, bool 
   if (config.flag("scale_embedding", dialect.scale_embedding)) {
     decoder.embedding_scale = std::sqrt(static_cast<double>(decoder.width));
   }
+  if (!encodes) decoder.vocabulary = config.count("decoder_vocab_size", decoder.vocabulary);
   decoder.encodes = encodes;
   decoder.names = kNames;
   decoder.names.block = encodes ? "model.encoder.layers" : "model.decoder.layers";
@@ -137,13 +138,11 @@ Result<recipe::Model> describe_stacks(Checkpoint& checkpoint, const Dialect& dia
   config.expect("normalize_embedding", dialect.embedding_norm);
   config.expect("add_final_layer_norm", dialect.norms_first);
   config.expect("static_position_embeddings", dialect.positions != Positions::kLearned);
-  config.expect("decoder_vocab_size", decoder.vocabulary);
   for (const char* elsewhere :
        {"encoder_layers", "encoder_ffn_dim", "encoder_attention_heads", "num_hidden_layers",
         "encoder_layerdrop", "decoder_layerdrop", "activation_dropout", "dropout", "init_std",
-        "decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id", "add_bias_logits",
-        "extra_pos_embeddings", "share_encoder_decoder_embeddings", "classif_dropout",
-        "max_source_positions", "max_target_positions", "tokenizer_class"}) {
+        "add_bias_logits", "extra_pos_embeddings", "share_encoder_decoder_embeddings",
+        "classif_dropout", "max_source_positions", "max_target_positions", "tokenizer_class"}) {
     config.value(elsewhere);
   }
   if (!config.flag("is_encoder_decoder", true)) {

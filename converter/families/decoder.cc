@@ -298,7 +298,10 @@ class Builder {
                                  .head_dim = static_cast<uint32_t>(decoder_.head_dim),
                                  .scale = attention_scale()};
     const Rows query[] = {{names_.cross_query, width}};
-    const Rows key_value[] = {{names_.cross_key, width}, {names_.cross_value, width}};
+    const std::vector<Rows> key_value =
+        names_.cross_key_value != nullptr
+            ? std::vector<Rows>{{names_.cross_key_value, 2 * width}}
+            : std::vector<Rows>{{names_.cross_key, width}, {names_.cross_value, width}};
     const Rows output[] = {{names_.cross_output, decoder_.width}};
     VOLVELLE_ASSIGN_OR_RETURN(cross.query, add_linear("cross.query", decoder_.width, query,
                                                       decoder_.query_key_value_bias));
@@ -337,10 +340,8 @@ class Builder {
         names_.head_bias != nullptr ? names_.head_bias : std::string(names_.head) + ".bias";
     if (decoder_.head_bias == Bias::kRequired ||
         (decoder_.head_bias == Bias::kIfPresent && checkpoint_.optional(bias_name) != nullptr)) {
-      VOLVELLE_ASSIGN_OR_RETURN(const SourceTensor* bias,
-                                checkpoint_.require(bias_name, {model_.vocabulary}));
-      model_.head.bias = add_tensor(
-          {"head.bias", recipe::Use::kVector, 1, model_.vocabulary, {{bias, model_.vocabulary}}});
+      VOLVELLE_ASSIGN_OR_RETURN(model_.head.bias,
+                                add_vector("head.bias", bias_name, model_.vocabulary, 0));
     }
     if (!decoder_.unit_head && checkpoint_.optional(name) == nullptr) return {};
     VOLVELLE_ASSIGN_OR_RETURN(const SourceTensor* head,

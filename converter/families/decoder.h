@@ -43,6 +43,7 @@ struct DecoderNames {
   const char *relative_key = nullptr, *relative_query = nullptr, *relative_value = nullptr;
   const char* attention_output_norm = nullptr;
   const char *cross_query = nullptr, *cross_key = nullptr, *cross_value = nullptr;
+  const char* cross_key_value = nullptr;  // instead of the two
   const char *cross_output = nullptr, *cross_norm = nullptr;
   const char* feed_forward_norm = nullptr;
   const char* router = nullptr;

@@ -1,11 +1,12 @@
-// The decoder of the original Transformer, with its sinusoids (Vaswani et al. 2017,
+// The original Transformer, whole or its decoder alone, with its sinusoids (Vaswani et al. 2017,
 // arXiv:1706.03762) or with the relative positions of Shaw et al. 2018 (arXiv:1803.02155). No
-// library has given this model a configuration; tests/goldens/decoders.py states the one read here,
-// which calls tensors as CTranslate2 does.
+// library has given this model a configuration; tests/goldens/decoders.py and seq2seq.py state the
+// one read here, which calls tensors as CTranslate2 does.
 
 #include <cmath>
 
 #include "converter/families/decoder.h"
+#include "converter/families/encoder.h"
 #include "converter/families/family.h"
 
 namespace volvelle {
@@ -18,6 +19,10 @@ constexpr DecoderNames kNames = {
     .attention_norm = "self_attention.layer_norm",
     .qkv = "self_attention.linear_0",
     .output = "self_attention.linear_1",
+    .cross_query = "attention.linear_0",
+    .cross_key_value = "attention.linear_1",
+    .cross_output = "attention.linear_2",
+    .cross_norm = "attention.layer_norm",
     .feed_forward_norm = "ffn.layer_norm",
     .up = "ffn.linear_0",
     .down = "ffn.linear_1",
@@ -49,19 +54,24 @@ void read_relative(Config& config, Decoder& decoder) {
   }
 }
 
-}  // namespace
-
-Result<recipe::Model> describe_transformer(Checkpoint& checkpoint) {
+Result<Decoder> read_stack(Checkpoint& checkpoint, bool encodes) {
   Config& config = checkpoint.config;
-  VOLVELLE_ASSIGN_OR_RETURN(Decoder decoder,
-                            read_decoder(checkpoint, {.kv_heads = nullptr,
-                                                      .norm = file::NormKind::layer,
-                                                      .epsilon = "layer_norm_eps",
-                                                      .default_epsilon = 1e-5,
-                                                      .default_activation = "relu",
-                                                      .head_dim = false,
-                                                      .rotary = false}));
+  VOLVELLE_ASSIGN_OR_RETURN(
+      Decoder decoder,
+      read_decoder(checkpoint, {.layers = encodes ? "num_encoder_layers" : "num_hidden_layers",
+                                .kv_heads = nullptr,
+                                .norm = file::NormKind::layer,
+                                .epsilon = "layer_norm_eps",
+                                .default_epsilon = 1e-5,
+                                .default_activation = "relu",
+                                .head_dim = false,
+                                .rotary = false}));
+  decoder.encodes = encodes;
   decoder.names = kNames;
+  if (encodes) {
+    decoder.names.block = "encoder.layers";
+    decoder.names.embedding = "encoder.embeddings";
+  }
   const std::string positions = config.text("position_type", "sinusoidal");
   if (positions == "sinusoidal") {
     read_sinusoids(config, decoder);
@@ -71,7 +81,7 @@ Result<recipe::Model> describe_transformer(Checkpoint& checkpoint) {
     config.refuse("position_type", "is \"{}\", neither sinusoidal nor relative", positions);
   }
   if (config.flag("pre_norm", false)) {
-    decoder.names.final_norm = "decoder.layer_norm";
+    decoder.names.final_norm = encodes ? "encoder.layer_norm" : "decoder.layer_norm";
   } else {
     decoder.residual = file::Residual::post_norm;
   }
@@ -84,7 +94,23 @@ Result<recipe::Model> describe_transformer(Checkpoint& checkpoint) {
   decoder.feed_forward_bias = Bias::kRequired;
   decoder.head_bias = config.flag("tie_word_embeddings", false) ? Bias::kNone : Bias::kRequired;
   decoder.plain_feed_forward = true;
-  return build(checkpoint, decoder);
+  return decoder;
+}
+
+}  // namespace
+
+Result<recipe::Model> describe_transformer(Checkpoint& checkpoint) {
+  Config& config = checkpoint.config;
+  VOLVELLE_ASSIGN_OR_RETURN(Decoder decoder, read_stack(checkpoint, /*encodes=*/false));
+  if (!config.flag("is_encoder_decoder", false)) return build(checkpoint, decoder);
+  VOLVELLE_ASSIGN_OR_RETURN(Decoder encoder, read_stack(checkpoint, /*encodes=*/true));
+  if (config.flag("share_embeddings", false)) {
+    decoder.names.embedding = encoder.names.embedding;
+    checkpoint.optional("decoder.embeddings.weight");
+  }
+  decoder.cross_heads = decoder.query_heads;
+  encoder.tasks.push_back(embed_task());
+  return build_pair(checkpoint, encoder, decoder);
 }
 
 }  // namespace volvelle

@@ -93,6 +93,11 @@ float Golden::range() const {
   return largest - least;
 }
 
+std::vector<float> read_floats(const fs::path& path) {
+  size_t columns = 0;
+  return read_npy(path, columns);
+}
+
 std::vector<Golden> read_goldens() {
   std::vector<fs::path> records;
   for (const auto& entry : fs::recursive_directory_iterator("tests/goldens")) {

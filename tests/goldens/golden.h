@@ -37,7 +37,10 @@ struct Golden {
 
 // All that follow throw where something fails, which ends the test with the reason.
 
-// Every golden under tests/goldens, by name.
+// The numbers of a .npy file of two dimensions.
+std::vector<float> read_floats(const std::filesystem::path& path);
+
+// Every golden of a decoder alone under tests/goldens, by name.
 std::vector<Golden> read_goldens();
 
 // The golden of tests/goldens/`folder`, of several the one in expected.json.
