@@ -7,30 +7,13 @@
 
 #include "platforms/interrupt.h"
 #include "runtime/commands/runtime_commands.h"
+#include "runtime/tokenizer/base64.h"
 #include "runtime/tokenizer/tokenizer.h"
 
 namespace volvelle {
 namespace {
 
 using nlohmann::ordered_json;
-
-// RFC 4648, padded or not; nothing where it is neither.
-std::optional<std::string> decode_base64(std::string_view text) {
-  constexpr std::string_view kAlphabet =
-      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  while (text.ends_with('=')) text.remove_suffix(1);
-  if (text.size() % 4 == 1) return std::nullopt;
-  std::string bytes;
-  uint32_t bits = 0;
-  int count = 0;
-  for (const char c : text) {
-    const size_t digit = kAlphabet.find(c);
-    if (digit == kAlphabet.npos) return std::nullopt;
-    bits = (bits << 6 | static_cast<uint32_t>(digit)) & 0xffff;
-    if ((count += 6) >= 8) bytes += static_cast<char>(bits >> (count -= 8) & 0xff);
-  }
-  return bytes;
-}
 
 // Prints what `convert` makes of each line's JSON object.
 Result<> for_each_line(const std::string& path,

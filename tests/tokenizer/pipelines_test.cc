@@ -3,6 +3,8 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <filesystem>
 #include <string>
@@ -33,9 +35,10 @@ void check_both_ways(Result<TokenizerSpec> spec, const std::string& vectors) {
 TEST_CASE(
     "every pipeline gives the reference's ids, texts and streams, read from JSON and from a stored "
     "table") {
-  for (const char* name : {"added-flags", "bloom", "bytefallback-holes", "digits-bytelevel", "gpt2",
-                           "gpt2-string-merges", "llama2-legacy", "llama2-metaspace",
-                           "llama3-ignore-merges", "neox-spaces", "qwen2", "roberta"}) {
+  for (const char* name :
+       {"added-flags", "bert-cased", "bert-uncased", "bloom", "bytefallback-holes",
+        "digits-bytelevel", "gpt2", "gpt2-string-merges", "llama2-legacy", "llama2-metaspace",
+        "llama3-ignore-merges", "neox-spaces", "qwen2", "roberta", "t5-old", "unigram-never"}) {
     SUBCASE(name) {
       const std::string folder = kDataFolder + std::string(name);
       check_both_ways(read_tokenizer_json(folder + "/tokenizer.json"), folder + "/vectors.jsonl");
@@ -61,9 +64,11 @@ TEST_CASE("real vocabularies give the references' ids, texts and streams") {
     const std::string command = "xz -dc '" + plain + ".xz' > '" + target + "'";
     return std::system(command.c_str()) == 0 ? target : std::string();
   };
-  for (const char* name : {"gpt-2", "llama-bpe", "llama-spm", "qwen2", "smollm2", "llama2js"}) {
+  for (const char* name :
+       {"gpt-2", "llama-bpe", "llama-spm", "qwen2", "smollm2", "llama2js", "minilm"}) {
     SUBCASE(name) {
-      const bool is_json = std::string_view(name) == "llama2js";
+      const bool is_json = std::ranges::contains(
+          std::array<std::string_view, 2>{"llama2js", "minilm"}, std::string_view(name));
       const std::string path = unpacked(name + std::string(is_json ? ".tokenizer.json" : ".gguf"));
       if (path.empty()) {
         MESSAGE("skipped: ", name, " could not be unpacked; install xz-utils");

@@ -6,27 +6,13 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "runtime/tokenizer/base64.h"
 #include "runtime/tokenizer/stored.h"
 
 namespace volvelle {
 namespace {
 
 using nlohmann::json;
-
-std::string decode_base64(const std::string& text) {
-  constexpr std::string_view kDigits =
-      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  std::string bytes;
-  uint32_t bits = 0;
-  int held = 0;
-  for (const char digit : text) {
-    if (digit == '=') break;
-    bits = bits << 6 | static_cast<uint32_t>(kDigits.find(digit));
-    held += 6;
-    if (held >= 8) bytes += static_cast<char>(bits >> (held -= 8) & 0xFF);
-  }
-  return bytes;
-}
 
 // The segments' offsets in a test start after a gap, so that offset 0 is nothing's.
 constexpr size_t kFirstOffset = 64;
@@ -41,8 +27,9 @@ size_t check_vectors(const Tokenizer& tokenizer, const std::string& path) {
     const json row = json::parse(line);
     CAPTURE(path);
     CAPTURE(row["id"].get<std::string>());
-    const std::string text =
-        row.contains("text") ? row["text"].get<std::string>() : decode_base64(row["base64"]);
+    const std::string text = row.contains("text")
+                                 ? row["text"].get<std::string>()
+                                 : decode_base64(row["base64"].get<std::string>()).value();
     const auto expected = row["ids"].get<std::vector<int32_t>>();
     const auto expected_special = row.value("ids_special", expected);
     const auto ids = tokenizer.encode(text, {.add_special = false});

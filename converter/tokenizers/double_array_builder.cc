@@ -1,0 +1,122 @@
+#include "converter/tokenizers/double_array_builder.h"
+
+#include <algorithm>
+#include <cstddef>
+
+#include "runtime/tokenizer/double_array.h"
+
+namespace volvelle {
+namespace {
+
+using Key = std::pair<std::string_view, uint32_t>;
+
+constexpr uint32_t kBlock = 256;            // children of a node share one
+constexpr uint32_t kNearOffsets = 1 << 21;  // offsets above are multiples of 256
+constexpr size_t kOpenBlocks = 16;          // blocks that are still searched for room
+
+class Builder {
+ public:
+  explicit Builder(std::vector<Key> keys) : keys_(std::move(keys)) {}
+
+  std::vector<uint32_t> build() {
+    add_block();
+    used_[0] = true;
+    // Keys [begin, end) share their first `depth` bytes; their node's unit is `unit`.
+    struct Span {
+      size_t begin, end, depth;
+      uint32_t unit;
+    };
+    std::vector<Span> spans = {{0, keys_.size(), 0, 0}};
+    std::vector<unsigned char> labels;
+    while (!spans.empty()) {
+      const Span span = spans.back();
+      spans.pop_back();
+      if (span.begin == span.end) continue;
+      const auto label = [&](size_t key) {
+        const std::string_view text = keys_[key].first;
+        return text.size() == span.depth ? 0 : static_cast<unsigned char>(text[span.depth]);
+      };
+      labels.clear();
+      for (size_t key = span.begin; key < span.end; ++key) {
+        if (labels.empty() || labels.back() != label(key)) labels.push_back(label(key));
+      }
+      const uint32_t base = place(span.unit, labels);
+      const uint32_t offset = base ^ span.unit;
+      units_[span.unit] |= offset < kNearOffsets ? offset << DoubleArray::kOffsetShift
+                                                 : (offset >> 8) << DoubleArray::kOffsetShift |
+                                                       DoubleArray::kFarOffset;
+      size_t key = span.begin;
+      for (const unsigned char byte : labels) {
+        const size_t first = key;
+        while (key < span.end && label(key) == byte) ++key;
+        const uint32_t child = base ^ byte;
+        if (byte == 0) {
+          units_[span.unit] |= DoubleArray::kEndsHere;
+          units_[child] = keys_[first].second | ~DoubleArray::kValueBits;
+        } else {
+          units_[child] = byte;
+          spans.push_back({first, key, span.depth + 1, child});
+        }
+      }
+    }
+    return std::move(units_);
+  }
+
+ private:
+  void add_block() {
+    open_.push_back(units_.size() / kBlock);
+    if (open_.size() > kOpenBlocks) open_.erase(open_.begin());
+    units_.resize(units_.size() + kBlock);
+    used_.resize(units_.size());
+  }
+
+  // Finds a base whose children `labels` are free, and takes them.
+  uint32_t place(uint32_t unit, const std::vector<unsigned char>& labels) {
+    for (;;) {
+      for (const size_t block : open_) {
+        for (uint32_t low = 0; low < kBlock; ++low) {
+          const uint32_t base = static_cast<uint32_t>(block) * kBlock + low;
+          const uint32_t offset = base ^ unit;
+          if (offset >= kNearOffsets && offset % kBlock != 0) continue;
+          if (std::ranges::any_of(labels, [&](unsigned char b) { return used_[base ^ b]; })) {
+            continue;
+          }
+          for (const unsigned char byte : labels) used_[base ^ byte] = true;
+          return base;
+        }
+      }
+      add_block();
+    }
+  }
+
+  std::vector<Key> keys_;
+  std::vector<uint32_t> units_;
+  std::vector<bool> used_;
+  std::vector<size_t> open_;
+};
+
+}  // namespace
+
+Result<std::vector<uint32_t>> build_double_array(std::vector<Key> keys) {
+  for (const auto& [key, value] : keys) {
+    if (key.contains('\0') || key.size() > DoubleArray::kMaxKeyBytes ||
+        value > DoubleArray::kValueBits) {
+      return fail("piece {} cannot be in a trie: it holds a zero byte or more than {} bytes", value,
+                  DoubleArray::kMaxKeyBytes);
+    }
+  }
+  std::ranges::stable_sort(keys, {}, &Key::first);
+  std::vector<Key> distinct;
+  distinct.reserve(keys.size());
+  for (const Key& key : keys) {
+    if (key.first.empty()) continue;
+    if (!distinct.empty() && distinct.back().first == key.first) {
+      distinct.back() = key;
+    } else {
+      distinct.push_back(key);
+    }
+  }
+  return Builder(std::move(distinct)).build();
+}
+
+}  // namespace volvelle

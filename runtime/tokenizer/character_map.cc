@@ -1,0 +1,106 @@
+#include "runtime/tokenizer/character_map.h"
+
+#include <utf8proc.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+#include "runtime/tokenizer/utf8.h"
+
+namespace volvelle {
+namespace {
+
+constexpr size_t kShortGrapheme = 6;  // bytes; only shorter ones are looked up whole
+
+// Bytes of the grapheme cluster (Unicode's UAX #29, extended) that `text` begins with.
+size_t grapheme_bytes(std::string_view text) {
+  Utf8Step step = next_character(text);
+  size_t bytes = step.bytes;
+  utf8proc_int32_t state = 0;
+  while (bytes < text.size()) {
+    const auto previous = static_cast<utf8proc_int32_t>(step.character);
+    step = next_character(text.substr(bytes));
+    if (utf8proc_grapheme_break_stateful(previous, static_cast<utf8proc_int32_t>(step.character),
+                                         &state)) {
+      break;
+    }
+    bytes += step.bytes;
+  }
+  return bytes;
+}
+
+}  // namespace
+
+Result<CharacterMap> CharacterMap::make(std::string_view bytes) {
+  CharacterMap map;
+  if (bytes.empty()) return map;
+  uint32_t trie_bytes = 0;
+  if (bytes.size() < sizeof(trie_bytes)) return fail("character_map: is cut off");
+  std::memcpy(&trie_bytes, bytes.data(), sizeof(trie_bytes));
+  bytes.remove_prefix(sizeof(trie_bytes));
+  if (trie_bytes > bytes.size() || trie_bytes % sizeof(uint32_t) != 0 || trie_bytes == 0) {
+    return fail("character_map: a trie of {} bytes does not fit into {}", trie_bytes, bytes.size());
+  }
+  if (reinterpret_cast<uintptr_t>(bytes.data()) % alignof(uint32_t) != 0) {
+    return fail("character_map: does not lie at a multiple of 4");
+  }
+  map.trie_ =
+      DoubleArray({reinterpret_cast<const uint32_t*>(bytes.data()), trie_bytes / sizeof(uint32_t)});
+  map.forms_ = bytes.substr(trie_bytes);
+  if (!is_utf8(map.forms_)) return fail("character_map: its texts are not UTF-8");
+  for (std::string_view rest = map.forms_; !rest.empty();) {
+    const size_t end = std::min(rest.find('\0'), rest.size());
+    map.longest_form_ = std::max(map.longest_form_, end);
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+  }
+  return map;
+}
+
+CharacterMap::Found CharacterMap::find(std::string_view text, bool longest) const {
+  Found found;
+  trie_.prefixes(trie_.root(), text, [&](size_t bytes, int64_t value) {
+    const auto at = static_cast<size_t>(value);
+    if (at >= forms_.size() || is_continuation(forms_[at]) ||
+        (bytes < text.size() && is_continuation(text[bytes]))) {
+      return true;  // the map lies
+    }
+    found = {bytes, forms_.substr(at, forms_.find('\0', at) - at)};
+    return longest;
+  });
+  return found;
+}
+
+std::string CharacterMap::map_longest(std::string_view text) const {
+  std::string out;
+  while (!text.empty()) {
+    const Found found = find(text, true);
+    const size_t bytes = found.bytes > 0 ? found.bytes : character_bytes(text[0]);
+    out += found.bytes > 0 ? found.form : text.substr(0, bytes);
+    text.remove_prefix(bytes);
+  }
+  return out;
+}
+
+std::string CharacterMap::map_graphemes(std::string_view text) const {
+  std::string out;
+  while (!text.empty()) {
+    std::string_view grapheme = text.substr(0, grapheme_bytes(text));
+    text.remove_prefix(grapheme.size());
+    if (grapheme.size() < kShortGrapheme) {
+      if (const Found found = find(grapheme, false); found.bytes > 0) {
+        out += found.form;
+        continue;
+      }
+    }
+    while (!grapheme.empty()) {
+      const std::string_view character = grapheme.substr(0, character_bytes(grapheme[0]));
+      const Found found = find(character, false);
+      out += found.bytes > 0 ? found.form : character;
+      grapheme.remove_prefix(character.size());
+    }
+  }
+  return out;
+}
+
+}  // namespace volvelle
