@@ -68,9 +68,10 @@ class Builder {
     if (open_.size() > kOpenBlocks) open_.erase(open_.begin());
     units_.resize(units_.size() + kBlock);
     used_.resize(units_.size());
+    is_base_.resize(units_.size());
   }
 
-  // Finds a base whose children `labels` are free, and takes them.
+  // Finds a base of no other node whose children `labels` are free, and takes both.
   uint32_t place(uint32_t unit, const std::vector<unsigned char>& labels) {
     for (;;) {
       for (const size_t block : open_) {
@@ -78,9 +79,12 @@ class Builder {
           const uint32_t base = static_cast<uint32_t>(block) * kBlock + low;
           const uint32_t offset = base ^ unit;
           if (offset >= kNearOffsets && offset % kBlock != 0) continue;
-          if (std::ranges::any_of(labels, [&](unsigned char b) { return used_[base ^ b]; })) {
+          // A base is one node's alone: units know their labels, not their parents.
+          if (is_base_[base] ||
+              std::ranges::any_of(labels, [&](unsigned char b) { return used_[base ^ b]; })) {
             continue;
           }
+          is_base_[base] = true;
           for (const unsigned char byte : labels) used_[base ^ byte] = true;
           return base;
         }
@@ -92,6 +96,7 @@ class Builder {
   std::vector<Key> keys_;
   std::vector<uint32_t> units_;
   std::vector<bool> used_;
+  std::vector<bool> is_base_;
   std::vector<size_t> open_;
 };
 
