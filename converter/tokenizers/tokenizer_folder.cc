@@ -27,6 +27,9 @@ using nlohmann::json;
 constexpr uint64_t kMaxVocabularyBytes = uint64_t{64} << 20;
 constexpr uint64_t kMaxVocabulary = (1 << 24) - 1;
 constexpr int64_t kMaxExtraIds = 10'000;
+constexpr std::string_view kBlank = "\u2581";
+constexpr std::string_view kWhiteSpace =  // Unicode's White_Space
+    R"([\t-\r \x{85}\x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000}])";
 constexpr std::array kModelNames = {"spiece.model", "sentencepiece.bpe.model", "spm.model",
                                     "tokenizer.model", "sentencepiece.model"};
 
@@ -322,7 +325,24 @@ Result<TokenizerSpec> make_pairs(SentencePieceModel model) {
   return spec;
 }
 
-Result<TokenizerSpec> make_scored(SentencePieceModel model) {
+// What cuts text: SentencePiece itself, or what transformers makes of its models, where words are
+// cut one by one, every piece may be met in text and scores are summed in double.
+enum class Manner { sentencepiece, transformers };
+
+void append_transformers_steps(bool character_map, TokenizerSpec& spec) {
+  if (character_map) spec.normalizers.push_back({.kind = NormalizerKind::grapheme_map});
+  spec.pre_tokenizers.push_back(
+      {.pattern = std::string(kWhiteSpace), .behavior = SplitBehavior::removed});
+  spec.pre_tokenizers.push_back({.kind = PreTokenizerKind::metaspace,
+                                 .text = std::string(kBlank),
+                                 .prepend = PrependScheme::always,
+                                 .split = true});
+  spec.decoders.push_back({.kind = DecoderKind::metaspace,
+                           .text = std::string(kBlank),
+                           .prepend = PrependScheme::always});
+}
+
+Result<TokenizerSpec> make_scored(SentencePieceModel model, Manner manner) {
   if (model.model_type == 2) return make_pairs(std::move(model));
   if (model.model_type != 1) {
     return fail("a SentencePiece model of type {} is not supported by this version",
@@ -339,12 +359,19 @@ Result<TokenizerSpec> make_scored(SentencePieceModel model) {
     }
   }
   VOLVELLE_RETURN_IF_ERROR(storage.set_pieces(pieces));
-  VOLVELLE_RETURN_IF_ERROR(set_sentencepiece_entries(model.pieces, storage, spec));
+  if (manner == Manner::transformers) {
+    spec.model = TokenizerModel::unigram;
+    for (const auto& piece : model.pieces) storage.scores.push_back(piece.score);
+    VOLVELLE_RETURN_IF_ERROR(storage.set_trie(pieces));
+    append_transformers_steps(!model.character_map.empty(), spec);
+  } else {
+    VOLVELLE_RETURN_IF_ERROR(set_sentencepiece_entries(model.pieces, storage, spec));
+    append_sentencepiece_steps(text_of(model), model.byte_fallback, spec);
+    spec.byte_fallback = model.byte_fallback;
+  }
   spec.unknown = model.unknown;
   spec.bos = model.bos;
   if (model.eos >= 0) spec.eos = {model.eos};
-  spec.byte_fallback = model.byte_fallback;
-  append_sentencepiece_steps(text_of(model), model.byte_fallback, spec);
   storage.character_map = std::move(model.character_map);
   adopt(std::move(storage), spec);
   return spec;
@@ -375,7 +402,8 @@ Result<TokenizerSpec> Folder::read_model() {
       pieces.pieces.push_back({std::format("<extra_id_{}>", i), 0, kControlPiece});
     }
     VOLVELLE_ASSIGN_OR_RETURN(const int32_t eos, piece_of("eos_token", "</s>"));
-    VOLVELLE_ASSIGN_OR_RETURN(TokenizerSpec spec, make_scored(std::move(pieces)));
+    VOLVELLE_ASSIGN_OR_RETURN(TokenizerSpec spec,
+                              make_scored(std::move(pieces), Manner::transformers));
     spec.suffix = {eos};
     spec.pair = {{kFirstText, 0}, {eos, 0}, {kSecondText, 0}, {eos, 0}};
     return spec;
@@ -390,7 +418,8 @@ Result<TokenizerSpec> Folder::read_model() {
                                                  {"<unk>", 0, kUnknownPiece}});
     pieces.pieces.push_back({"<mask>", 0, kControlPiece});
     pieces.bos = 0, pieces.padding = 1, pieces.eos = 2, pieces.unknown = 3;
-    VOLVELLE_ASSIGN_OR_RETURN(TokenizerSpec spec, make_scored(std::move(pieces)));
+    VOLVELLE_ASSIGN_OR_RETURN(TokenizerSpec spec,
+                              make_scored(std::move(pieces), Manner::transformers));
     set_bert_processing(0, 2, true, spec);
     const AddedToken mask = spec.added.back();
     spec.added.back() = AddedToken(mask.id(), true, false, false, true, false);
@@ -400,7 +429,26 @@ Result<TokenizerSpec> Folder::read_model() {
     VOLVELLE_ASSIGN_OR_RETURN(const int32_t cls, piece_of("cls_token", "[CLS]"));
     VOLVELLE_ASSIGN_OR_RETURN(const int32_t sep, piece_of("sep_token", "[SEP]"));
     if (find_piece(pieces, "[MASK]") < 0) pieces.pieces.push_back({"[MASK]", 0, kControlPiece});
-    VOLVELLE_ASSIGN_OR_RETURN(TokenizerSpec spec, make_scored(std::move(pieces)));
+    VOLVELLE_ASSIGN_OR_RETURN(TokenizerSpec spec,
+                              make_scored(std::move(pieces), Manner::transformers));
+    // Its own way to prepare text, without the map of characters.
+    std::erase_if(spec.pre_tokenizers, [](const PreTokenizerStep& step) {
+      return step.kind == PreTokenizerKind::split;
+    });
+    spec.normalizers.clear();
+    if (flag(config_, "do_lower_case").value_or(false)) {
+      spec.normalizers.push_back({.kind = NormalizerKind::lowercase});
+    }
+    spec.normalizers.push_back({.kind = NormalizerKind::replace,
+                                .pattern = std::format(R"({}{{2,}}|[\n\r\t])", kWhiteSpace),
+                                .literal = false,
+                                .text = " "});
+    spec.normalizers.push_back({.kind = NormalizerKind::nfc});
+    spec.normalizers.push_back({.kind = NormalizerKind::strip, .right = true});
+    if (flag(config_, "split_by_punct").value_or(false)) {
+      spec.pre_tokenizers.insert(spec.pre_tokenizers.begin(),
+                                 {.pattern = std::string(kPunctuation)});
+    }
     set_bert_processing(cls, sep, false, spec);
     return spec;
   }
@@ -413,7 +461,8 @@ Result<TokenizerSpec> Folder::read_model() {
           path, kind_);
     }
   }
-  VOLVELLE_ASSIGN_OR_RETURN(TokenizerSpec spec, make_scored(std::move(pieces)));
+  VOLVELLE_ASSIGN_OR_RETURN(TokenizerSpec spec,
+                            make_scored(std::move(pieces), Manner::sentencepiece));
   const bool llama = is("llama") || is("mistral") || is("gemma");
   if (flag(config_, "add_bos_token").value_or(llama) && spec.bos >= 0) spec.prefix = {spec.bos};
   if (flag(config_, "add_eos_token").value_or(false) && !spec.eos.empty()) spec.suffix = spec.eos;
@@ -434,7 +483,7 @@ Result<TokenizerSpec> read_tokenizer_folder(const std::string& folder) {
 
 Result<TokenizerSpec> read_sentencepiece_tokenizer(const std::string& path) {
   VOLVELLE_ASSIGN_OR_RETURN(SentencePieceModel model, read_sentencepiece(path));
-  return make_scored(std::move(model));
+  return make_scored(std::move(model), Manner::sentencepiece);
 }
 
 }  // namespace volvelle

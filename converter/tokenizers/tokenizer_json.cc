@@ -83,6 +83,7 @@ class Reader {
   Result<std::vector<PairPart>> read_parts(const json& processor, const char* key) const;
   Result<void> read_template(const json& processor);
   void read_config(const json& config);
+  Result<void> find_languages(const json& config);
   Result<void> read_chat_templates(const json& config);
   Result<std::string> read_template_file(const std::filesystem::path& path) const;
 
@@ -145,6 +146,7 @@ Result<TokenizerSpec> Reader::read(const std::optional<std::string>& config_path
     VOLVELLE_ASSIGN_OR_RETURN(config, read_json_if_present(*config_path));
     read_config(config);
   }
+  VOLVELLE_RETURN_IF_ERROR(find_languages(config));
   VOLVELLE_RETURN_IF_ERROR(read_chat_templates(config));
   adopt(std::move(storage_), spec_);
   return std::move(spec_);
@@ -559,6 +561,68 @@ void Reader::read_config(const json& config) {
   };
   spec_.bos = id("bos_token");
   if (const int32_t eos = id("eos_token"); eos >= 0) spec_.eos.push_back(eos);
+}
+
+// The forms that pieces which name languages have: deu_Latn (NLLB), de_DE (mBART), __de__ (M2M100);
+// 0: it has none of them.
+int language_form(std::string_view piece) {
+  const auto spelt = [](std::string_view text, std::string_view form) {
+    return std::ranges::equal(text, form, [](char c, char kind) {
+      return kind == 'a' ? c >= 'a' && c <= 'z' : kind == 'A' ? c >= 'A' && c <= 'Z' : c == kind;
+    });
+  };
+  if (spelt(piece, "aaa_Aaaa")) return 1;
+  if (spelt(piece, "aa_AA")) return 2;
+  if (spelt(piece, "__aa__") || spelt(piece, "__aaa__")) return 3;
+  return 0;
+}
+
+// A language around texts may be replaced by any other special token of its form. The configuration
+// may name another one than the file has, and another place.
+Result<void> Reader::find_languages(const json& config) {
+  const auto piece = [&](int32_t id) {
+    const size_t begin = id == 0 ? 0 : storage_.piece_ends[static_cast<size_t>(id) - 1];
+    return std::string_view(storage_.piece_bytes)
+        .substr(begin, storage_.piece_ends[static_cast<size_t>(id)] - begin);
+  };
+  std::optional<int32_t> language;
+  for (const auto* ids : {&spec_.prefix, &spec_.suffix}) {
+    for (const int32_t id : *ids) {
+      if (static_cast<size_t>(id) < storage_.piece_ends.size() && language_form(piece(id)) != 0) {
+        language = id;
+      }
+    }
+  }
+  if (!language.has_value()) return {};
+  for (const AddedToken& token : spec_.added) {
+    const auto id = static_cast<int32_t>(token.id());
+    if (token.special() && language_form(piece(id)) == language_form(piece(*language))) {
+      spec_.languages.push_back(id);
+    }
+  }
+  if (const std::string* source = text_member(config, "src_lang")) {
+    const int64_t id = index_.find(*source);
+    if (!std::ranges::contains(spec_.languages, id)) {
+      return refuse("tokenizer_config.json: src_lang \"{}\" is no language of this tokenizer",
+                    *source);
+    }
+    std::ranges::replace(spec_.prefix, *language, static_cast<int32_t>(id));
+    std::ranges::replace(spec_.suffix, *language, static_cast<int32_t>(id));
+    for (PairPart& part : spec_.pair) {
+      if (part.id() == *language) part = PairPart(static_cast<int32_t>(id), part.type());
+    }
+    language = static_cast<int32_t>(id);
+  }
+  // Files from before transformers 4.33 have NLLB's language behind the text; it belongs before it.
+  if (text_or(config, "tokenizer_class", "").starts_with("Nllb") &&
+      !flag(config, "legacy_behaviour", false) && spec_.prefix.empty() &&
+      spec_.suffix.size() == 2 && spec_.suffix[1] == *language) {
+    spec_.suffix.pop_back();
+    spec_.prefix = {*language};
+    const int32_t eos = spec_.suffix[0];
+    spec_.pair = {{*language, 0}, {kFirstText, 0}, {kSecondText, 0}, {eos, 0}};
+  }
+  return {};
 }
 
 Result<std::string> Reader::read_template_file(const std::filesystem::path& path) const {
