@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <vector>
 
 #include "runtime/tokenizer/utf8.h"
 
@@ -49,23 +50,48 @@ Result<CharacterMap> CharacterMap::make(std::string_view bytes) {
       DoubleArray({reinterpret_cast<const uint32_t*>(bytes.data()), trie_bytes / sizeof(uint32_t)});
   map.forms_ = bytes.substr(trie_bytes);
   if (!is_utf8(map.forms_)) return fail("character_map: its texts are not UTF-8");
-  for (std::string_view rest = map.forms_; !rest.empty();) {
-    const size_t end = std::min(rest.find('\0'), rest.size());
-    map.longest_form_ = std::max(map.longest_form_, end);
-    rest.remove_prefix(std::min(end + 1, rest.size()));
-  }
+  VOLVELLE_RETURN_IF_ERROR(map.measure_growth(trie_bytes / sizeof(uint32_t)));
   return map;
+}
+
+std::string_view CharacterMap::form(int64_t value) const {
+  const auto at = static_cast<size_t>(value);
+  if (value < 0 || at >= forms_.size() || is_continuation(forms_[at])) return {};
+  return forms_.substr(at, forms_.find('\0', at) - at);
+}
+
+// Visits every key. In a trie each unit has one way to it, so there are no more visits than units.
+Result<void> CharacterMap::measure_growth(size_t units) {
+  struct Place {
+    DoubleArray::Node node;
+    size_t bytes;
+  };
+  std::vector<Place> places = {{trie_.root(), 0}};
+  for (size_t visits = 0; !places.empty(); ++visits) {
+    const Place place = places.back();
+    places.pop_back();
+    if (visits > units || place.bytes > DoubleArray::kMaxKeyBytes) {
+      return fail("character_map: its trie runs in circles");
+    }
+    if (place.bytes > 0) {
+      growth_ = std::max(growth_, static_cast<double>(form(trie_.value(place.node)).size()) /
+                                      static_cast<double>(place.bytes));
+    }
+    for (int byte = 1; byte < 256; ++byte) {
+      DoubleArray::Node child = place.node;
+      if (trie_.step(child, static_cast<char>(byte))) places.push_back({child, place.bytes + 1});
+    }
+  }
+  return {};
 }
 
 CharacterMap::Found CharacterMap::find(std::string_view text, bool longest) const {
   Found found;
   trie_.prefixes(trie_.root(), text, [&](size_t bytes, int64_t value) {
-    const auto at = static_cast<size_t>(value);
-    if (at >= forms_.size() || is_continuation(forms_[at]) ||
-        (bytes < text.size() && is_continuation(text[bytes]))) {
-      return true;  // the map lies
-    }
-    found = {bytes, forms_.substr(at, forms_.find('\0', at) - at)};
+    const std::string_view text_of_key = form(value);
+    const bool inside = bytes < text.size() && is_continuation(text[bytes]);
+    if (text_of_key.data() == nullptr || inside) return true;  // the map lies
+    found = {bytes, text_of_key};
     return longest;
   });
   return found;

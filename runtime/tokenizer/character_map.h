@@ -27,7 +27,7 @@ class CharacterMap {
   // does.
   std::string map_graphemes(std::string_view text) const;
 
-  size_t longest_form() const { return longest_form_; }  // bytes
+  double growth() const { return growth_; }  // bytes that may become of one, at least 1
 
  private:
   // The form of the shortest or longest key that `text` begins with; `bytes`, the key's, is 0 where
@@ -37,10 +37,12 @@ class CharacterMap {
     std::string_view form;
   };
   Found find(std::string_view text, bool longest) const;
+  std::string_view form(int64_t value) const;  // data() is null where there is none
+  Result<void> measure_growth(size_t units);
 
   DoubleArray trie_;
   std::string_view forms_;
-  size_t longest_form_ = 0;
+  double growth_ = 1;
 };
 
 }  // namespace volvelle

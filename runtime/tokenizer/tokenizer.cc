@@ -22,7 +22,7 @@ namespace {
 // Bounds that no real tokenizer comes near.
 constexpr size_t kMaxAddedBytes = 4096;
 constexpr size_t kMaxAllAddedBytes = 16 << 20;
-constexpr double kMaxGrowth = 1024;  // bytes that all steps together may make of one
+constexpr double kMaxGrowth = 4096;  // bytes that all steps together may make of one
 constexpr size_t kMaxPairParts = 64;
 
 Result<void> check_pieces(const TokenizerSpec& spec) {
@@ -94,7 +94,7 @@ Result<void> check_pair(const TokenizerSpec& spec) {
   return {};
 }
 
-double growth(const NormalizerStep& step, size_t longest_form) {
+double growth(const NormalizerStep& step, double of_character_map) {
   switch (step.kind) {
     case NormalizerKind::nfc:
     case NormalizerKind::nfd:
@@ -114,7 +114,7 @@ double growth(const NormalizerStep& step, size_t longest_form) {
       return 1;
     case NormalizerKind::character_map:
     case NormalizerKind::grapheme_map:
-      return static_cast<double>(std::max<size_t>(longest_form, 1));
+      return of_character_map;
   }
   return 1;
 }
@@ -141,9 +141,9 @@ Result<void> check_steps(const TokenizerSpec& spec) {
 }
 
 // Together the steps do not blow a text up. Their patterns are not empty.
-Result<void> check_growth(const TokenizerSpec& spec, size_t longest_form) {
+Result<void> check_growth(const TokenizerSpec& spec, double of_character_map) {
   double encoding = 1, decoding = 1;
-  for (const NormalizerStep& step : spec.normalizers) encoding *= growth(step, longest_form);
+  for (const NormalizerStep& step : spec.normalizers) encoding *= growth(step, of_character_map);
   for (const PreTokenizerStep& step : spec.pre_tokenizers) {
     if (step.kind == PreTokenizerKind::byte_level) encoding *= 2;
     if (step.kind == PreTokenizerKind::prefix_space) encoding *= 2;
@@ -222,7 +222,7 @@ Result<void> Tokenizer::Parts::build() {
       Normalizer::make(spec.normalizers, spec.character_map.empty() ? nullptr : &character_map));
   VOLVELLE_ASSIGN_OR_RETURN(pre_tokenizer, PreTokenizer::make(spec.pre_tokenizers));
   VOLVELLE_RETURN_IF_ERROR(check_decoders(spec.decoders));
-  VOLVELLE_RETURN_IF_ERROR(check_growth(spec, character_map.longest_form()));
+  VOLVELLE_RETURN_IF_ERROR(check_growth(spec, character_map.growth()));
   VOLVELLE_ASSIGN_OR_RETURN(pieces, PieceTable::make(spec));
   VOLVELLE_RETURN_IF_ERROR(make_model());
   special.resize(spec.vocabulary());

@@ -62,6 +62,27 @@ size_t check_vectors(const Tokenizer& tokenizer, const std::string& path) {
   return rows;
 }
 
+size_t check_pairs(const Tokenizer& tokenizer, const std::string& path) {
+  std::ifstream file(path);
+  REQUIRE_MESSAGE(file.good(), path);
+  size_t rows = 0;
+  for (std::string line; std::getline(file, line); ++rows) {
+    const json row = json::parse(line);
+    CAPTURE(path);
+    CAPTURE(row["id"].get<std::string>());
+    const std::string text = row["text"];
+    const EncodeOptions options{.limit = row.value("limit", SIZE_MAX)};
+    const auto encoding = row.contains("pair")
+                              ? tokenizer.encode_pair(text, row["pair"].get<std::string>(), options)
+                              : tokenizer.encode_text(text, options);
+    REQUIRE_MESSAGE(encoding.has_value(), encoding.error().message);
+    CHECK(encoding->ids == row["ids"].get<std::vector<int32_t>>());
+    CHECK(encoding->types == row["types"].get<std::vector<uint8_t>>());
+    CHECK(encoding->cut == row.value("cut", size_t{0}));
+  }
+  return rows;
+}
+
 StoredTokenizer store(const TokenizerSpec& spec) {
   StoredTokenizer stored;
   stored.segments.resize(kFirstOffset);
