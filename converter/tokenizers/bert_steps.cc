@@ -10,13 +10,13 @@ namespace volvelle {
 // Each takes its class of today's Unicode without the characters that are newer, and adds those
 // that have changed their class since.
 const std::string_view kPunctuation =
-    R"([!-/:-@\[-`{-~]|(?![\x{0}-\x{7F}])"
+    R"([!-/:-@\[-`{-~]|(?![\x{0}-\x{7F})"
     R"(\x{61D}\x{9FD}-\x{A76}\x{C77}-\x{C84}\x{1B4E}-\x{1B4F}\x{1B7D}-\x{1B7F})"
     R"(\x{2E43}-\x{2E63}\x{10D6E}-\x{10F89}\x{113D4}-\x{1145D}\x{11660}-\x{116B9})"
     R"(\x{1183B}-\x{11FFF}\x{12FF1}-\x{12FF2}\x{16D6D}-\x{16FE2}\x{1E5FF}-\x{1E95F})"
     R"(])\p{P}|[\x{166D}\x{111C9}])";
 const std::string_view kNonspacingMarks =
-    R"((?![\x{0}-\x{7F}])"
+    R"((?![\x{0}-\x{7F})"
     R"(\x{5C8}-\x{5C9}\x{7FD}\x{897}-\x{8E1}\x{9FE}\x{AFA}-\x{AFF}\x{B53}-\x{B55})"
     R"(\x{C04}-\x{C3C}\x{D00}\x{D3B}-\x{D3C}\x{D81}\x{EBA}\x{ECE}\x{180F}-\x{1886})"
     R"(\x{1ABF}-\x{1AF0}\x{1DF6}-\x{1DFB}\x{A82C}\x{A8C5}\x{A8FF}\x{A9BD}\x{10D24}-\x{10F85})"
@@ -25,7 +25,7 @@ const std::string_view kNonspacingMarks =
     R"(\x{1D25B}-\x{1D25C}\x{1E000}-\x{1E6F5}\x{1E944}-\x{1E94A})"
     R"(])\p{Mn}|[\x{1734}\x{1171E}])";
 const std::string_view kMarks =
-    R"((?![\x{0}-\x{7F}])"
+    R"((?![\x{0}-\x{7F})"
     R"(\x{5C8}-\x{5C9}\x{7FD}\x{897}-\x{8D3}\x{9FE}\x{AFA}-\x{AFF}\x{B53}-\x{B55})"
     R"(\x{C04}-\x{C3C}\x{CF3}-\x{D00}\x{D3B}-\x{D3C}\x{D81}\x{EBA}\x{ECE}\x{1715}\x{180F})"
     R"(\x{1ABF}-\x{1AF0}\x{1CF7}\x{1DF6}-\x{1DFA}\x{A82C}\x{A8FF}\x{10D24}-\x{10F85})"

@@ -13,6 +13,7 @@ namespace volvelle {
 namespace {
 
 constexpr size_t kShortGrapheme = 6;  // bytes; only shorter ones are looked up whole
+constexpr size_t kMaxVisits = 8;      // of each unit, on average
 
 // Bytes of the grapheme cluster (Unicode's UAX #29, extended) that `text` begins with.
 size_t grapheme_bytes(std::string_view text) {
@@ -60,7 +61,7 @@ std::string_view CharacterMap::form(int64_t value) const {
   return forms_.substr(at, forms_.find('\0', at) - at);
 }
 
-// Visits every key. In a trie each unit has one way to it, so there are no more visits than units.
+// Visits every key. Equal ends of keys may share units; a map that grows beyond that is none.
 Result<void> CharacterMap::measure_growth(size_t units) {
   struct Place {
     DoubleArray::Node node;
@@ -70,7 +71,7 @@ Result<void> CharacterMap::measure_growth(size_t units) {
   for (size_t visits = 0; !places.empty(); ++visits) {
     const Place place = places.back();
     places.pop_back();
-    if (visits > units || place.bytes > DoubleArray::kMaxKeyBytes) {
+    if (visits > kMaxVisits * units || place.bytes > DoubleArray::kMaxKeyBytes) {
       return fail("character_map: its trie runs in circles");
     }
     if (place.bytes > 0) {

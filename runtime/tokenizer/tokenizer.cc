@@ -22,7 +22,7 @@ namespace {
 // Bounds that no real tokenizer comes near.
 constexpr size_t kMaxAddedBytes = 4096;
 constexpr size_t kMaxAllAddedBytes = 16 << 20;
-constexpr double kMaxGrowth = 4096;  // bytes that all steps together may make of one
+constexpr double kMaxGrowth = 3000;  // bytes that all steps together may make of one
 constexpr size_t kMaxPairParts = 64;
 
 Result<void> check_pieces(const TokenizerSpec& spec) {

@@ -2,8 +2,8 @@
 """Records the tokenizers of encoders and translators beside this file in `data/`.
 
 Trains small ones with Hugging Face tokenizers 0.23 and sentencepiece 0.2 and writes, for awkward
-texts, what those (for Marian: transformers 5.24) make of them. Everything is made from the
-sentences below and from a seed, so that a second run gives the same files.
+texts, what those (for Marian: transformers 5.24) make of them. Texts come from the sentences below
+and from seeds; what training makes of them may differ from run to run, and is recorded with them.
 
   record.py [DATA]
 """
@@ -136,13 +136,18 @@ def pair_rows(tokenizer, seed):
     tokenizer.no_truncation()
 
 
-def save(folder, tokenizer, seed):
+# Marks of Unicode 11 and later. Normal forms sort marks, and the reference's tables do not know these.
+NEW_MARKS = "\u0897\u1ac1\U00010d24"
+
+
+def save(folder, tokenizer, seed, without=""):
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.no_truncation()
     tokenizer.save(str(folder / "tokenizer.json"))
     encode = lambda text, special: tokenizer.encode(text, add_special_tokens=special).ids
     decode = lambda ids, skip: tokenizer.decode(ids, skip_special_tokens=skip)
-    write_rows(folder / "vectors.jsonl", rows(encode, decode, seed))
+    kept = (row for row in rows(encode, decode, seed) if not any(c in row.get("text", "") for c in without))
+    write_rows(folder / "vectors.jsonl", kept)
     write_rows(folder / "pairs.jsonl", pair_rows(tokenizer, seed + 1000))
 
 
@@ -160,7 +165,6 @@ def wordpiece(normalizer, pre_tokenizer, decoder, size=420, prefix="##", longest
     return tokenizer
 
 
-# A trained model's merges of equal rank depend on the run; what is recorded is kept, not what is trained.
 def unigram(normalizer, pre_tokenizer, decoder, special, size=420, byte_fallback=False, unknown="<unk>"):
     tokenizer = Tokenizer(models.Unigram())
     tokenizer.normalizer = normalizer
@@ -288,11 +292,11 @@ def main():
 
     nmt = unigram(normalizers.Sequence([normalizers.Nmt(), normalizers.NFKC(),
                                         normalizers.Replace(Regex(" {2,}"), " ")]),
-                  pre_tokenizers.Metaspace(prepend_scheme="first"),
-                  decoders.Sequence([decoders.ByteFallback(), decoders.Metaspace(prepend_scheme="first")]),
+                  pre_tokenizers.Metaspace(prepend_scheme="always"),
+                  decoders.Sequence([decoders.ByteFallback(), decoders.Metaspace(prepend_scheme="always")]),
                   ["<pad>", "</s>", "<unk>"], byte_fallback=True)
     nmt.post_processor = template("$A </s>", "$A </s> $B </s>", nmt, "</s>")
-    save(data / "unigram-bytes", nmt, 3)
+    save(data / "unigram-bytes", nmt, 3, NEW_MARKS)
 
     folder = data / "sentencepiece"
     save_sentencepiece(folder, {"tokenizer_class": "Unnamed"}, 4, rules=RULES)
