@@ -44,7 +44,8 @@ class DoubleArray {
 
   // The value of the key that ends at `at`; -1: none does.
   int64_t value(Node at) const {
-    return at.ends && at.children < units_.size() ? units_[at.children] & kValueBits : -1;
+    if (!at.ends || at.children >= units_.size()) return -1;
+    return units_[at.children] & kValueBits;
   }
 
   // Calls `found(bytes, value)` for the keys that `text` goes on with after `from`, the shortest
