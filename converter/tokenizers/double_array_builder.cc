@@ -12,7 +12,7 @@ using Key = std::pair<std::string_view, uint32_t>;
 
 constexpr uint32_t kBlock = 256;            // children of a node share one
 constexpr uint32_t kNearOffsets = 1 << 21;  // offsets above are multiples of 256
-constexpr size_t kOpenBlocks = 16;          // blocks that are still searched for room
+constexpr uint32_t kMaxRefusals = 16;
 
 class Builder {
  public:
@@ -20,7 +20,8 @@ class Builder {
 
   std::vector<uint32_t> build() {
     add_block();
-    used_[0] = true;
+    used_[0] = 1;
+    --open_[0].free;
     // Keys [begin, end) share their first `depth` bytes; their node's unit is `unit`.
     struct Span {
       size_t begin, end, depth;
@@ -63,41 +64,53 @@ class Builder {
   }
 
  private:
+  struct Block {
+    uint32_t begin;
+    uint32_t free;      // units
+    uint32_t refusals;  // nodes that found no room
+  };
+
   void add_block() {
-    open_.push_back(units_.size() / kBlock);
-    if (open_.size() > kOpenBlocks) open_.erase(open_.begin());
+    open_.push_back({static_cast<uint32_t>(units_.size()), kBlock, 0});
     units_.resize(units_.size() + kBlock);
     used_.resize(units_.size());
     is_base_.resize(units_.size());
   }
 
-  // Finds a base of no other node whose children `labels` are free, and takes both.
+  // Finds a base of no other node whose children `labels` are free, and takes both. Bases are tried
+  // that put the first child into a free unit; a block that refuses often is given up.
   uint32_t place(uint32_t unit, const std::vector<unsigned char>& labels) {
     for (;;) {
-      for (const size_t block : open_) {
-        for (uint32_t low = 0; low < kBlock; ++low) {
-          const uint32_t base = static_cast<uint32_t>(block) * kBlock + low;
+      for (Block& block : open_) {
+        if (block.free < labels.size()) continue;
+        for (uint32_t child = block.begin; child < block.begin + kBlock; ++child) {
+          const uint32_t base = child ^ labels[0];
           const uint32_t offset = base ^ unit;
-          if (offset >= kNearOffsets && offset % kBlock != 0) continue;
           // A base is one node's alone: units know their labels, not their parents.
-          if (is_base_[base] ||
-              std::ranges::any_of(labels, [&](unsigned char b) { return used_[base ^ b]; })) {
+          if (used_[child] != 0 || is_base_[base] != 0) continue;
+          if (offset >= kNearOffsets && offset % kBlock != 0) continue;
+          if (std::ranges::any_of(labels, [&](unsigned char b) { return used_[base ^ b] != 0; })) {
             continue;
           }
-          is_base_[base] = true;
-          for (const unsigned char byte : labels) used_[base ^ byte] = true;
+          is_base_[base] = 1;
+          for (const unsigned char byte : labels) used_[base ^ byte] = 1;
+          block.free -= static_cast<uint32_t>(labels.size());
           return base;
         }
+        ++block.refusals;
       }
+      std::erase_if(open_, [](const Block& block) {
+        return block.free == 0 || block.refusals > kMaxRefusals;
+      });
       add_block();
     }
   }
 
   std::vector<Key> keys_;
   std::vector<uint32_t> units_;
-  std::vector<bool> used_;
-  std::vector<bool> is_base_;
-  std::vector<size_t> open_;
+  std::vector<uint8_t> used_;
+  std::vector<uint8_t> is_base_;
+  std::vector<Block> open_;
 };
 
 }  // namespace
