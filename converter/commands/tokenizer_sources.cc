@@ -37,11 +37,12 @@ void add_tokenizer_sources(Program& program) {
   };
   program.add_tokenizer_source("a .gguf file", ends(".gguf"), open_gguf);
   program.add_tokenizer_source("a tokenizer.json", ends(".json"), open_json);
-  for (const char* extension : {".spm", ".model"}) {
-    program.add_tokenizer_source(
-        std::format("a SentencePiece {}", extension), ends(extension),
-        [](const std::string& path) { return make(read_sentencepiece_tokenizer(path)); });
-  }
+  program.add_tokenizer_source(
+      "a SentencePiece model",
+      [](const std::string& path) {
+        return fs::path(path).extension() == ".spm" || fs::path(path).extension() == ".model";
+      },
+      [](const std::string& path) { return make(read_sentencepiece_tokenizer(path)); });
   program.add_tokenizer_source(
       "a folder with one",
       [](const std::string& path) {

@@ -70,7 +70,7 @@ class Fields {
   uint64_t fixed(size_t bytes) {
     uint64_t value = 0;
     const std::string_view taken = take(bytes);
-    std::memcpy(&value, taken.data(), taken.size());  // both little-endian
+    if (!failed_) std::memcpy(&value, taken.data(), bytes);  // both little-endian
     return value;
   }
   uint64_t varint() {

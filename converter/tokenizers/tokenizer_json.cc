@@ -399,6 +399,10 @@ Result<void> Reader::read_pre_tokenizer(const json& pre_tokenizer) {
                 } else if (type == "WhitespaceSplit") {
                   VOLVELLE_ASSIGN_OR_RETURN(made.pattern, translate_oniguruma(R"(\s)"));
                   made.behavior = SplitBehavior::removed;
+                } else if (type == "Whitespace") {
+                  VOLVELLE_ASSIGN_OR_RETURN(made.pattern, translate_oniguruma(R"(\w+|[^\w\s]+)"));
+                  made.invert = true;
+                  made.behavior = SplitBehavior::removed;
                 } else if (type == "BertPreTokenizer") {
                   return append_bert_pre_tokenizer(spec_);
                 } else if (type == "Metaspace") {

@@ -4,6 +4,7 @@
 
 #include <cstring>
 #include <fstream>
+#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "runtime/tokenizer/base64.h"
@@ -17,9 +18,7 @@ using nlohmann::json;
 // The segments' offsets in a test start after a gap, so that offset 0 is nothing's.
 constexpr size_t kFirstOffset = 64;
 
-}  // namespace
-
-size_t check_vectors(const Tokenizer& tokenizer, const std::string& path) {
+size_t for_each_row(const std::string& path, const std::function<void(const json&)>& check) {
   std::ifstream file(path);
   REQUIRE_MESSAGE(file.good(), path);
   size_t rows = 0;
@@ -27,6 +26,15 @@ size_t check_vectors(const Tokenizer& tokenizer, const std::string& path) {
     const json row = json::parse(line);
     CAPTURE(path);
     CAPTURE(row["id"].get<std::string>());
+    check(row);
+  }
+  return rows;
+}
+
+}  // namespace
+
+size_t check_vectors(const Tokenizer& tokenizer, const std::string& path) {
+  return for_each_row(path, [&](const json& row) {
     const std::string text = row.contains("text")
                                  ? row["text"].get<std::string>()
                                  : decode_base64(row["base64"].get<std::string>()).value();
@@ -58,18 +66,11 @@ size_t check_vectors(const Tokenizer& tokenizer, const std::string& path) {
       }
       CHECK(joined + stream.finish() == decoded);
     }
-  }
-  return rows;
+  });
 }
 
 size_t check_pairs(const Tokenizer& tokenizer, const std::string& path) {
-  std::ifstream file(path);
-  REQUIRE_MESSAGE(file.good(), path);
-  size_t rows = 0;
-  for (std::string line; std::getline(file, line); ++rows) {
-    const json row = json::parse(line);
-    CAPTURE(path);
-    CAPTURE(row["id"].get<std::string>());
+  return for_each_row(path, [&](const json& row) {
     const std::string text = row["text"];
     const EncodeOptions options{.limit = row.value("limit", SIZE_MAX)};
     const auto encoding = row.contains("pair")
@@ -79,8 +80,7 @@ size_t check_pairs(const Tokenizer& tokenizer, const std::string& path) {
     CHECK(encoding->ids == row["ids"].get<std::vector<int32_t>>());
     CHECK(encoding->types == row["types"].get<std::vector<uint8_t>>());
     CHECK(encoding->cut == row.value("cut", size_t{0}));
-  }
-  return rows;
+  });
 }
 
 StoredTokenizer store(const TokenizerSpec& spec) {
