@@ -13,7 +13,7 @@
 #include "converter/sources/gguf.h"
 #include "converter/sources/hf_folder.h"
 #include "converter/tokenizers/gguf_vocabulary.h"
-#include "converter/tokenizers/tokenizer_json.h"
+#include "converter/tokenizers/tokenizer_folder.h"
 
 namespace volvelle {
 namespace {
@@ -216,11 +216,8 @@ Result<OpenedSource> open_folder(const std::string& path, std::span<const std::s
   VOLVELLE_ASSIGN_OR_RETURN(const Family* family, family_of(folder));
   VOLVELLE_ASSIGN_OR_RETURN(recipe::Generation generation, read_generation(folder));
   std::optional<TokenizerSpec> tokenizer;
-  std::error_code unreadable;
-  if (with_tokenizer && fs::exists(folder.file("tokenizer.json"), unreadable)) {
-    VOLVELLE_ASSIGN_OR_RETURN(
-        tokenizer, or_without(read_tokenizer_json(folder.file("tokenizer.json"),
-                                                  folder.file("tokenizer_config.json"))));
+  if (with_tokenizer && has_tokenizer(path)) {
+    VOLVELLE_ASSIGN_OR_RETURN(tokenizer, or_without(read_tokenizer_folder(path)));
   }
   const fs::path plain = fs::absolute(path).lexically_normal();
   const std::string name = (plain.has_filename() ? plain : plain.parent_path()).filename().string();

@@ -4,6 +4,7 @@
 
 #include "converter/sources/gguf.h"
 #include "converter/tokenizers/gguf_vocabulary.h"
+#include "converter/tokenizers/tokenizer_folder.h"
 #include "converter/tokenizers/tokenizer_json.h"
 #include "runtime/tokenizer/tokenizer.h"
 
@@ -37,14 +38,18 @@ void add_tokenizer_sources(Program& program) {
   program.add_tokenizer_source("a .gguf file", ends(".gguf"), open_gguf);
   program.add_tokenizer_source("a tokenizer.json", ends(".json"), open_json);
   program.add_tokenizer_source(
+      "a SentencePiece model",
+      [](const std::string& path) {
+        return fs::path(path).extension() == ".spm" || fs::path(path).extension() == ".model";
+      },
+      [](const std::string& path) { return make(read_sentencepiece_tokenizer(path)); });
+  program.add_tokenizer_source(
       "a folder with one",
       [](const std::string& path) {
         std::error_code ignored;
         return fs::is_directory(path, ignored);
       },
-      [](const std::string& path) {
-        return open_json((fs::path(path) / "tokenizer.json").string());
-      });
+      [](const std::string& path) { return make(read_tokenizer_folder(path)); });
 }
 
 }  // namespace volvelle

@@ -5,14 +5,15 @@
 #include <numeric>
 #include <tuple>
 
+#include "converter/tokenizers/bert_steps.h"
 #include "converter/tokenizers/oniguruma.h"
+#include "converter/tokenizers/sentencepiece.h"
 #include "converter/tokenizers/spec_storage.h"
 #include "runtime/tokenizer/utf8.h"
 
 namespace volvelle {
 namespace {
 
-constexpr int32_t kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4;
 constexpr size_t kMaxPieceBytes =
     4096;  // of a piece that merges make; every cut of it is looked up
 constexpr std::string_view kBlank = "\u2581";
@@ -74,6 +75,10 @@ class Maker {
       VOLVELLE_RETURN_IF_ERROR(make_byte_level());
     } else if (given_.model == "llama") {
       VOLVELLE_RETURN_IF_ERROR(make_scored());
+    } else if (given_.model == "bert") {
+      VOLVELLE_RETURN_IF_ERROR(make_wordpiece());
+    } else if (given_.model == "t5") {
+      VOLVELLE_RETURN_IF_ERROR(make_unigram());
     } else {
       return fail("tokenizer.ggml.model \"{}\" is not supported by this version", given_.model);
     }
@@ -84,7 +89,9 @@ class Maker {
   }
 
  private:
-  int32_t type(size_t id) const { return id < given_.types.size() ? given_.types[id] : kNormal; }
+  int32_t type(size_t id) const {
+    return id < given_.types.size() ? given_.types[id] : kNormalPiece;
+  }
 
   int32_t checked(std::optional<int64_t> id) const {
     return id.has_value() && *id >= 0 && *id < static_cast<int64_t>(given_.tokens.size())
@@ -96,6 +103,8 @@ class Maker {
   Result<void> make_byte_level();
   Result<void> make_scored();
   Result<void> make_merges_by_score();
+  Result<void> make_wordpiece();
+  Result<void> make_unigram();
   void add_special();
   Result<void> add_chat_templates();
 
@@ -104,6 +113,8 @@ class Maker {
   SpecStorage storage_;
   PieceIndex index_;
   bool add_bos_ = false;
+  bool add_eos_ = false;
+  bool processed_ = false;  // what stands around texts is already known
 };
 
 Result<void> Maker::add_pieces() {
@@ -113,8 +124,8 @@ Result<void> Maker::add_pieces() {
     const std::string_view piece = given_.tokens[id];
     if (!is_utf8(piece)) return fail("tokenizer.ggml.tokens: piece {} is not UTF-8", id);
     index_.set(piece, id);
-    if (type(id) == kControl || type(id) == kUnknown || type(id) == kUserDefined) {
-      spec_.added.emplace_back(id, type(id) != kUserDefined, false, false, false, false);
+    if (type(id) == kControlPiece || type(id) == kUnknownPiece || type(id) == kUserPiece) {
+      spec_.added.emplace_back(id, type(id) != kUserPiece, false, false, false, false);
     }
   }
   return storage_.set_pieces(given_.tokens);
@@ -169,6 +180,82 @@ Result<void> Maker::make_scored() {
   return make_merges_by_score();
 }
 
+// The file spells pieces that begin a word with a blank's sign before them and others as they are;
+// BERT marks the others.
+Result<void> Maker::make_wordpiece() {
+  std::vector<std::string> spelt;
+  for (size_t id = 0; id < given_.tokens.size(); ++id) {
+    std::string_view piece = given_.tokens[id];
+    const bool bracketed = piece.starts_with('[') && piece.ends_with(']') && piece.size() > 2;
+    if (piece.starts_with(kBlank)) {
+      piece.remove_prefix(kBlank.size());
+      spelt.emplace_back(piece);
+    } else if (type(id) != kNormalPiece || bracketed || piece.empty()) {
+      spelt.emplace_back(piece);
+    } else {
+      spelt.push_back(std::format("##{}", piece));
+    }
+  }
+  storage_.piece_ends.clear();
+  storage_.piece_bytes.clear();
+  const std::vector<std::string_view> pieces(spelt.begin(), spelt.end());
+  VOLVELLE_RETURN_IF_ERROR(storage_.set_pieces(pieces));
+  VOLVELLE_RETURN_IF_ERROR(storage_.set_trie(pieces));
+  spec_.model = TokenizerModel::wordpiece;
+  spec_.continuing = "##";
+  spec_.max_word_characters = 100;
+  const auto found = [&](std::optional<int64_t> given, const char* usual) {
+    if (const int32_t id = checked(given); id >= 0) return id;
+    const auto at = std::ranges::find(pieces, std::string_view(usual));
+    return at == pieces.end() ? -1 : static_cast<int32_t>(at - pieces.begin());
+  };
+  spec_.unknown = found(given_.unknown, "[UNK]");
+  const int32_t cls = found(given_.cls.has_value() ? given_.cls : given_.bos, "[CLS]");
+  const int32_t sep = found(given_.sep.has_value() ? given_.sep : given_.eos, "[SEP]");
+  if (spec_.unknown < 0 || cls < 0 || sep < 0) {
+    return fail("tokenizer.ggml.tokens: [UNK], [CLS] or [SEP] is missing");
+  }
+  for (const int32_t id :
+       {spec_.unknown, cls, sep, found(given_.padding, "[PAD]"), found(given_.mask, "[MASK]")}) {
+    const auto same = [&](const AddedToken& t) { return static_cast<int32_t>(t.id()) == id; };
+    if (id >= 0 && std::ranges::none_of(spec_.added, same)) {
+      spec_.added.emplace_back(static_cast<uint32_t>(id), true, false, false, false, false);
+    }
+  }
+  VOLVELLE_RETURN_IF_ERROR(append_bert_normalizer({}, spec_));  // the format knows no cased BERT
+  VOLVELLE_RETURN_IF_ERROR(append_bert_pre_tokenizer(spec_));
+  spec_.decoders.push_back({.kind = DecoderKind::wordpiece, .pattern = "##", .cleanup = true});
+  set_bert_processing(cls, sep, false, spec_);
+  processed_ = true;
+  return {};
+}
+
+Result<void> Maker::make_unigram() {
+  if (given_.scores.size() != given_.tokens.size()) {
+    return fail("tokenizer.ggml.scores: {} scores for {} pieces", given_.scores.size(),
+                given_.tokens.size());
+  }
+  std::vector<SentencePieceModel::Piece> pieces;
+  for (size_t id = 0; id < given_.tokens.size(); ++id) {
+    if (!std::isfinite(given_.scores[id])) {
+      return fail("tokenizer.ggml.scores: the score of piece {} is not a number", id);
+    }
+    pieces.push_back({std::string(given_.tokens[id]), given_.scores[id], type(id)});
+  }
+  auto made = set_sentencepiece_entries(pieces, storage_, spec_);
+  if (!made.has_value()) return fail("tokenizer.ggml.tokens: {}", made.error().message);
+  storage_.character_map = given_.character_map;
+  spec_.unknown = checked(given_.unknown);
+  spec_.byte_fallback = std::ranges::contains(pieces, kBytePiece, &SentencePieceModel::Piece::type);
+  append_sentencepiece_steps(
+      {.character_map = !given_.character_map.empty(),
+       .add_dummy_prefix = given_.add_space_prefix.value_or(true),
+       .remove_extra_whitespaces = given_.remove_extra_whitespaces.value_or(true)},
+      spec_.byte_fallback, spec_);
+  add_eos_ = true;
+  return {};
+}
+
 // Every cut of a piece into two pieces is a merge; the better the piece's score, the better the
 // merge (the rule of transformers' convert_slow_tokenizer.py: by score, then the longer left part,
 // then the longer right part).
@@ -182,7 +269,7 @@ Result<void> Maker::make_merges_by_score() {
   std::vector<Scored> scored;
   for (uint32_t id = 0; id < given_.tokens.size(); ++id) {
     const std::string_view piece = given_.tokens[id];
-    if (type(id) != kNormal || index_.find(piece) != id) continue;
+    if (type(id) != kNormalPiece || index_.find(piece) != id) continue;
     if (piece.size() > kMaxPieceBytes)
       return fail("tokenizer.ggml.tokens: piece {} is too long", id);
     if (std::isnan(given_.scores[id]))
@@ -194,9 +281,9 @@ Result<void> Maker::make_merges_by_score() {
          cut += character_bytes(piece[cut]), ++left_characters) {
       if (cut == 0) continue;
       const int64_t left = index_.find(piece.substr(0, cut));
-      if (left < 0 || type(static_cast<size_t>(left)) != kNormal) continue;
+      if (left < 0 || type(static_cast<size_t>(left)) != kNormalPiece) continue;
       const int64_t right = index_.find(piece.substr(cut));
-      if (right < 0 || type(static_cast<size_t>(right)) != kNormal) continue;
+      if (right < 0 || type(static_cast<size_t>(right)) != kNormalPiece) continue;
       scored.push_back({given_.scores[id],
                         left_characters,
                         characters - left_characters,
@@ -217,9 +304,17 @@ void Maker::add_special() {
   for (const int32_t id : {checked(given_.eos), checked(given_.eot)}) {
     if (id >= 0 && !std::ranges::contains(spec_.eos, id)) spec_.eos.push_back(id);
   }
+  if (processed_) return;
   if (given_.add_bos.value_or(add_bos_) && spec_.bos >= 0) spec_.prefix.push_back(spec_.bos);
-  if (given_.add_eos.value_or(false) && checked(given_.eos) >= 0)
+  if (given_.add_eos.value_or(add_eos_) && checked(given_.eos) >= 0)
     spec_.suffix.push_back(checked(given_.eos));
+  // Two texts: each as it would be alone.
+  for (const auto& [text, type] : {std::pair{kFirstText, 0}, std::pair{kSecondText, 1}}) {
+    const auto kind = static_cast<uint8_t>(add_eos_ ? 0 : type);
+    for (const int32_t id : spec_.prefix) spec_.pair.emplace_back(id, kind);
+    spec_.pair.emplace_back(text, kind);
+    for (const int32_t id : spec_.suffix) spec_.pair.emplace_back(id, kind);
+  }
 }
 
 Result<void> Maker::add_chat_templates() {
@@ -264,12 +359,14 @@ Result<GgufVocabulary> read_gguf_vocabulary(const GgufMetadata& metadata) {
     for (uint64_t i = 0; i < types.size(); ++i)
       vocabulary.types.push_back(static_cast<int32_t>(types.integer(i)));
   }
-  for (const auto& [key, id] :
-       {std::pair{"tokenizer.ggml.bos_token_id", &vocabulary.bos},
-        std::pair{"tokenizer.ggml.eos_token_id", &vocabulary.eos},
-        std::pair{"tokenizer.ggml.eot_token_id", &vocabulary.eot},
-        std::pair{"tokenizer.ggml.unknown_token_id", &vocabulary.unknown},
-        std::pair{"tokenizer.ggml.padding_token_id", &vocabulary.padding}}) {
+  for (const auto& [key, id] : {std::pair{"tokenizer.ggml.bos_token_id", &vocabulary.bos},
+                                std::pair{"tokenizer.ggml.eos_token_id", &vocabulary.eos},
+                                std::pair{"tokenizer.ggml.eot_token_id", &vocabulary.eot},
+                                std::pair{"tokenizer.ggml.unknown_token_id", &vocabulary.unknown},
+                                std::pair{"tokenizer.ggml.padding_token_id", &vocabulary.padding},
+                                std::pair{"tokenizer.ggml.cls_token_id", &vocabulary.cls},
+                                std::pair{"tokenizer.ggml.seperator_token_id", &vocabulary.sep},
+                                std::pair{"tokenizer.ggml.mask_token_id", &vocabulary.mask}}) {
     VOLVELLE_ASSIGN_OR_RETURN(const auto value,
                               optional(metadata, key, &GgufMetadata::unsigned_integer));
     if (value.has_value()) *id = static_cast<int64_t>(std::min<uint64_t>(*value, INT64_MAX));
@@ -277,8 +374,16 @@ Result<GgufVocabulary> read_gguf_vocabulary(const GgufMetadata& metadata) {
   for (const auto& [key, flag] :
        {std::pair{"tokenizer.ggml.add_bos_token", &vocabulary.add_bos},
         std::pair{"tokenizer.ggml.add_eos_token", &vocabulary.add_eos},
-        std::pair{"tokenizer.ggml.add_space_prefix", &vocabulary.add_space_prefix}}) {
+        std::pair{"tokenizer.ggml.add_space_prefix", &vocabulary.add_space_prefix},
+        std::pair{"tokenizer.ggml.remove_extra_whitespaces",
+                  &vocabulary.remove_extra_whitespaces}}) {
     VOLVELLE_ASSIGN_OR_RETURN(*flag, optional(metadata, key, &GgufMetadata::boolean));
+  }
+  if (constexpr std::string_view kMap = "tokenizer.ggml.precompiled_charsmap"; metadata.has(kMap)) {
+    VOLVELLE_ASSIGN_OR_RETURN(const GgufNumbers bytes, metadata.numbers(kMap));
+    for (uint64_t i = 0; i < bytes.size(); ++i) {
+      vocabulary.character_map += static_cast<char>(bytes.integer(i));
+    }
   }
   constexpr std::string_view kTemplate = "tokenizer.chat_template";
   if (metadata.has(kTemplate)) {

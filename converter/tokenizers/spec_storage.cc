@@ -3,6 +3,8 @@
 #include <memory>
 #include <utility>
 
+#include "converter/tokenizers/double_array_builder.h"
+
 namespace volvelle {
 
 Result<void> SpecStorage::set_pieces(const std::vector<std::string_view>& pieces) {
@@ -18,11 +20,23 @@ Result<void> SpecStorage::set_pieces(const std::vector<std::string_view>& pieces
   return {};
 }
 
+Result<void> SpecStorage::set_trie(const std::vector<std::string_view>& entries) {
+  std::vector<std::pair<std::string_view, uint32_t>> keys;
+  keys.reserve(entries.size());
+  for (uint32_t i = 0; i < entries.size(); ++i) keys.emplace_back(entries[i], i);
+  VOLVELLE_ASSIGN_OR_RETURN(trie, build_double_array(std::move(keys)));
+  return {};
+}
+
 void adopt(SpecStorage storage, TokenizerSpec& spec) {
   auto owned = std::make_shared<SpecStorage>(std::move(storage));
   spec.piece_ends = owned->piece_ends;
   spec.piece_bytes = owned->piece_bytes;
   spec.merges = owned->merges;
+  spec.trie = owned->trie;
+  spec.scores = owned->scores;
+  spec.entry_ids = owned->entry_ids;
+  spec.character_map = owned->character_map;
   spec.storage = std::move(owned);
 }
 

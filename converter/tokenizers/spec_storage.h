@@ -20,10 +20,18 @@ struct SpecStorage {
   std::vector<uint32_t> piece_ends;
   std::string piece_bytes;
   std::vector<Merge> merges;
+  std::vector<uint32_t> trie;
+  std::vector<double> scores;
+  std::vector<uint32_t> entry_ids;
+  std::string character_map;
   std::deque<std::string> texts;  // of chat templates; a deque, so that they stay where they are
 
   // Makes `pieces`, in the order of their ids, the vocabulary. Fails past 4 GiB.
   Result<void> set_pieces(const std::vector<std::string_view>& pieces);
+
+  // Makes `entries` what the model cuts words into, by their places in the list; empty ones count
+  // for nothing.
+  Result<void> set_trie(const std::vector<std::string_view>& entries);
 };
 
 // Lets `spec` view what `storage` holds, and own it.

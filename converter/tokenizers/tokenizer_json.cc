@@ -8,8 +8,10 @@
 
 #include "converter/sources/json_file.h"
 #include "converter/sources/source_file.h"
+#include "converter/tokenizers/bert_steps.h"
 #include "converter/tokenizers/oniguruma.h"
 #include "converter/tokenizers/spec_storage.h"
+#include "runtime/tokenizer/base64.h"
 #include "runtime/tokenizer/utf8.h"
 
 namespace volvelle {
@@ -23,8 +25,10 @@ constexpr uint64_t kMaxTemplateBytes = 1 << 20;
 // The regular expression that a ByteLevel pre-tokenizer splits by (GPT-2's encoder.py).
 constexpr std::string_view kGpt2Split =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+constexpr std::string_view kNmtDropped = R"([\x{1}-\x{8}\x{B}\x{E}-\x{1F}\x{7F}\x{8F}\x{9F}])";
+constexpr std::string_view kNmtBlank =
+    R"([\t\n\f\r\x{1680}\x{200B}-\x{200F}\x{2028}\x{2029}\x{2581}\x{FEFF}\x{FFFD}])";
 constexpr std::string_view kDigit = R"(\p{N})";
-constexpr std::string_view kPunctuation = R"([!-/:-@\[-`{-~\p{P}])";
 
 // Typed members of a JSON object, null where absent or null.
 const json* member(const json& object, const char* key) {
@@ -72,11 +76,14 @@ class Reader {
   Result<void> read_vocabulary(const json& vocabulary, const json* added);
   Result<void> read_merges(const json& merges);
   Result<void> read_normalizer(const json& normalizer);
+  Result<void> read_character_map(const json& step);
   Result<void> read_pre_tokenizer(const json& pre_tokenizer);
   Result<void> read_decoder(const json& decoder);
   Result<void> read_post_processor(const json& processor);
+  Result<std::vector<PairPart>> read_parts(const json& processor, const char* key) const;
   Result<void> read_template(const json& processor);
   void read_config(const json& config);
+  Result<void> find_languages(const json& config);
   Result<void> read_chat_templates(const json& config);
   Result<std::string> read_template_file(const std::filesystem::path& path) const;
 
@@ -116,6 +123,12 @@ Result<TokenizerSpec> Reader::read(const std::optional<std::string>& config_path
   VOLVELLE_RETURN_IF_ERROR(read_model(*model));
   VOLVELLE_RETURN_IF_ERROR(read_vocabulary(*member(*model, "vocab"), member(root, "added_tokens")));
   if (const json* merges = member(*model, "merges")) VOLVELLE_RETURN_IF_ERROR(read_merges(*merges));
+  if (const json* unknown = member(*model, "unk_id")) {
+    if (!unknown->is_number_integer() || *unknown < 0 || *unknown >= storage_.scores.size()) {
+      return refuse("model.unk_id: is not in the vocabulary");
+    }
+    spec_.unknown = unknown->get<int32_t>();
+  }
   if (const std::string* unknown = text_member(*model, "unk_token")) {
     spec_.unknown = static_cast<int32_t>(index_.find(*unknown));
     if (spec_.unknown < 0)
@@ -133,6 +146,7 @@ Result<TokenizerSpec> Reader::read(const std::optional<std::string>& config_path
     VOLVELLE_ASSIGN_OR_RETURN(config, read_json_if_present(*config_path));
     read_config(config);
   }
+  VOLVELLE_RETURN_IF_ERROR(find_languages(config));
   VOLVELLE_RETURN_IF_ERROR(read_chat_templates(config));
   adopt(std::move(storage_), spec_);
   return std::move(spec_);
@@ -140,6 +154,23 @@ Result<TokenizerSpec> Reader::read(const std::optional<std::string>& config_path
 
 Result<void> Reader::read_model(const json& model) {
   const std::string type = text_or(model, "type", model.contains("merges") ? "BPE" : "");
+  const json* vocabulary = member(model, "vocab");
+  if (vocabulary == nullptr ||
+      !(type == "Unigram" ? vocabulary->is_array() : vocabulary->is_object())) {
+    return refuse("model.vocab: there is no vocabulary");
+  }
+  if (type == "WordPiece") {
+    spec_.model = TokenizerModel::wordpiece;
+    spec_.continuing = text_or(model, "continuing_subword_prefix", "##");
+    spec_.max_word_characters = static_cast<uint32_t>(
+        std::clamp<int64_t>(integer(model, "max_input_chars_per_word", 100), 0, UINT32_MAX));
+    return {};
+  }
+  if (type == "Unigram") {
+    spec_.model = TokenizerModel::unigram;
+    spec_.byte_fallback = flag(model, "byte_fallback", false);
+    return {};
+  }
   if (type != "BPE") return unknown("model", type);
   if (const json* dropout = member(model, "dropout"); dropout != nullptr && *dropout != 0.0) {
     return refuse(
@@ -148,10 +179,6 @@ Result<void> Reader::read_model(const json& model) {
   }
   for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
     if (!text_or(model, key, "").empty()) return unknown("model", std::format("BPE with {}", key));
-  }
-  if (const json* vocabulary = member(model, "vocab");
-      vocabulary == nullptr || !vocabulary->is_object()) {
-    return refuse("model.vocab: there is no vocabulary");
   }
   spec_.model = TokenizerModel::bpe;
   spec_.byte_fallback = flag(model, "byte_fallback", false);
@@ -177,8 +204,23 @@ Result<void> Reader::read_vocabulary(const json& vocabulary, const json* added) 
     return {};
   };
   index_.reserve(vocabulary.size());
-  for (const auto& [piece, id] : vocabulary.items())
-    VOLVELLE_RETURN_IF_ERROR(set(piece, id, "model.vocab"));
+  if (vocabulary.is_array()) {
+    for (const json& entry : vocabulary) {
+      const bool whole =
+          entry.is_array() && entry.size() == 2 && entry[0].is_string() && entry[1].is_number();
+      const size_t id = storage_.scores.size();
+      if (!whole) return refuse("model.vocab: entry {} is not a piece and its score", id);
+      VOLVELLE_RETURN_IF_ERROR(set(*entry[0].get_ptr<const json::string_t*>(), id, "model.vocab"));
+      storage_.scores.push_back(entry[1].get<double>());
+    }
+  } else {
+    for (const auto& [piece, id] : vocabulary.items())
+      VOLVELLE_RETURN_IF_ERROR(set(piece, id, "model.vocab"));
+  }
+  if (spec_.model != TokenizerModel::bpe) {
+    auto made = storage_.set_trie(pieces);  // of the model's own pieces, without added tokens
+    if (!made.has_value()) return refuse("model.vocab: {}", made.error().message);
+  }
   if (added != nullptr) {
     if (!added->is_array()) return refuse("added_tokens: is not a list");
     for (const json& token : *added) {
@@ -283,12 +325,46 @@ Result<void> Reader::read_normalizer(const json& normalizer) {
                   made.kind = NormalizerKind::strip;
                   made.left = flag(step, "strip_left", true);
                   made.right = flag(step, "strip_right", true);
+                } else if (type == "StripAccents") {
+                  made.kind = NormalizerKind::replace;
+                  made.pattern = kMarks;
+                  made.literal = false;
+                } else if (type == "BertNormalizer") {
+                  const bool lowercase = flag(step, "lowercase", true);
+                  return append_bert_normalizer(
+                      {.clean_text = flag(step, "clean_text", true),
+                       .handle_chinese_chars = flag(step, "handle_chinese_chars", true),
+                       .strip_accents = flag(step, "strip_accents", lowercase),
+                       .lowercase = lowercase},
+                      spec_);
+                } else if (type == "Precompiled") {
+                  return read_character_map(step);
+                } else if (type == "Nmt") {
+                  made.kind = NormalizerKind::replace;
+                  made.literal = false;
+                  made.pattern = kNmtDropped;
+                  spec_.normalizers.push_back(made);
+                  made.pattern = kNmtBlank;
+                  made.text = " ";
                 } else {
                   return unknown("normalizer", type);
                 }
                 spec_.normalizers.push_back(std::move(made));
                 return {};
               });
+}
+
+Result<void> Reader::read_character_map(const json& step) {
+  const std::string* text = text_member(step, "precompiled_charsmap");
+  if (text == nullptr || text->empty()) return {};
+  std::optional<std::string> bytes = decode_base64(*text);
+  if (!bytes.has_value()) return refuse("normalizer.precompiled_charsmap: is not base64");
+  if (!storage_.character_map.empty() && storage_.character_map != *bytes) {
+    return refuse("normalizer: two different character maps are not supported by this version");
+  }
+  storage_.character_map = *std::move(bytes);
+  spec_.normalizers.push_back({.kind = NormalizerKind::grapheme_map});
+  return {};
 }
 
 Result<void> Reader::read_pre_tokenizer(const json& pre_tokenizer) {
@@ -323,6 +399,12 @@ Result<void> Reader::read_pre_tokenizer(const json& pre_tokenizer) {
                 } else if (type == "WhitespaceSplit") {
                   VOLVELLE_ASSIGN_OR_RETURN(made.pattern, translate_oniguruma(R"(\s)"));
                   made.behavior = SplitBehavior::removed;
+                } else if (type == "Whitespace") {
+                  VOLVELLE_ASSIGN_OR_RETURN(made.pattern, translate_oniguruma(R"(\w+|[^\w\s]+)"));
+                  made.invert = true;
+                  made.behavior = SplitBehavior::removed;
+                } else if (type == "BertPreTokenizer") {
+                  return append_bert_pre_tokenizer(spec_);
                 } else if (type == "Metaspace") {
                   made.kind = PreTokenizerKind::metaspace;
                   made.text = text_or(step, "replacement", "\u2581");
@@ -364,6 +446,10 @@ Result<void> Reader::read_decoder(const json& decoder) {
           made.kind = DecoderKind::metaspace;
           made.text = text_or(step, "replacement", "\u2581");
           VOLVELLE_ASSIGN_OR_RETURN(made.prepend, read_prepend(step));
+        } else if (type == "WordPiece") {
+          made.kind = DecoderKind::wordpiece;
+          made.pattern = text_or(step, "prefix", "##");
+          made.cleanup = flag(step, "cleanup", true);
         } else {
           return unknown("decoder", type);
         }
@@ -383,50 +469,81 @@ Result<int32_t> Reader::id_of_pair(const json& processor, const char* key) const
 
 // Of several processors the later ones act on what the earlier ones made.
 Result<void> Reader::read_post_processor(const json& processor) {
-  return each(processor, "processors", "post_processor",
-              [this](const json& step, std::string_view type) -> Result<void> {
-                if (type == "ByteLevel") return {};  // moves offsets only
-                if (type == "TemplateProcessing") return read_template(step);
-                if (type == "RobertaProcessing" || type == "BertProcessing") {
-                  VOLVELLE_ASSIGN_OR_RETURN(const int32_t cls, id_of_pair(step, "cls"));
-                  VOLVELLE_ASSIGN_OR_RETURN(const int32_t sep, id_of_pair(step, "sep"));
-                  spec_.prefix.insert(spec_.prefix.begin(), cls);
-                  spec_.suffix.push_back(sep);
-                  return {};
-                }
-                return unknown("post_processor", type);
-              });
+  bool adds = false;
+  const auto read = [&](const json& step, std::string_view type) -> Result<void> {
+    if (type == "ByteLevel") return {};  // moves offsets only
+    spec_.no_pair = spec_.no_pair || std::exchange(adds, true);
+    if (type == "TemplateProcessing") return read_template(step);
+    if (type == "RobertaProcessing" || type == "BertProcessing") {
+      VOLVELLE_ASSIGN_OR_RETURN(const int32_t cls, id_of_pair(step, "cls"));
+      VOLVELLE_ASSIGN_OR_RETURN(const int32_t sep, id_of_pair(step, "sep"));
+      set_bert_processing(cls, sep, type == "RobertaProcessing", spec_);
+      return {};
+    }
+    return unknown("post_processor", type);
+  };
+  return each(processor, "processors", "post_processor", read);
 }
 
-Result<void> Reader::read_template(const json& processor) {
-  const json* single = member(processor, "single");
-  if (single == nullptr || !single->is_array())
-    return refuse("post_processor.single: is not a list");
-  std::vector<int32_t> prefix, suffix;
-  bool text_seen = false;
-  for (const json& part : *single) {
-    if (member(part, "Sequence") != nullptr) {
-      if (std::exchange(text_seen, true))
-        return refuse("post_processor.single: the text stands in it twice");
+// The parts of a template: "single" has the first text, "pair" both.
+Result<std::vector<PairPart>> Reader::read_parts(const json& processor, const char* key) const {
+  const json* list = member(processor, key);
+  if (list == nullptr || !list->is_array()) return refuse("post_processor.{}: is not a list", key);
+  std::vector<PairPart> parts;
+  for (const json& part : *list) {
+    const json* text = member(part, "Sequence");
+    const json* token = member(part, "SpecialToken");
+    const json* object = text != nullptr ? text : token;
+    const int64_t type = object == nullptr ? -1 : integer(*object, "type_id", 0);
+    if (type < 0 || type > UINT8_MAX) {
+      return refuse("post_processor.{}: a part is neither a text nor a special token", key);
+    }
+    if (text != nullptr) {
+      parts.emplace_back(text_or(*text, "id", "A") == "A" ? kFirstText : kSecondText,
+                         static_cast<uint8_t>(type));
       continue;
     }
-    const json* token = member(part, "SpecialToken");
-    const std::string* name = token == nullptr ? nullptr : text_member(*token, "id");
+    const std::string* name = text_member(*token, "id");
     const json* tokens = member(processor, "special_tokens");
     const json* entry =
         name == nullptr || tokens == nullptr ? nullptr : member(*tokens, name->c_str());
     const json* ids = entry == nullptr ? nullptr : member(*entry, "ids");
     if (ids == nullptr || !ids->is_array())
-      return refuse("post_processor.single: a special token has no ids");
+      return refuse("post_processor.{}: a special token has no ids", key);
     for (const json& id : *ids) {
       if (!id.is_number_integer() || id < 0 || id > kMaxId)
         return refuse("post_processor: \"{}\" has a bad id", *name);
-      (text_seen ? suffix : prefix).push_back(id.get<int32_t>());
+      parts.emplace_back(id.get<int32_t>(), static_cast<uint8_t>(type));
     }
   }
-  if (!text_seen) return refuse("post_processor.single: the text does not stand in it");
+  return parts;
+}
+
+Result<void> Reader::read_template(const json& processor) {
+  VOLVELLE_ASSIGN_OR_RETURN(const std::vector<PairPart> single, read_parts(processor, "single"));
+  const auto is_text = [](PairPart part) { return part.id() < 0; };
+  const auto text = std::ranges::find_if(single, is_text);
+  if (text == single.end()) return refuse("post_processor.single: the text does not stand in it");
+  if (std::ranges::count_if(single, is_text) > 1)
+    return refuse("post_processor.single: the text stands in it twice");
+  std::vector<int32_t> prefix;
+  for (auto part = single.begin(); part != text; ++part) prefix.push_back(part->id());
   spec_.prefix.insert(spec_.prefix.begin(), prefix.begin(), prefix.end());
-  spec_.suffix.insert(spec_.suffix.end(), suffix.begin(), suffix.end());
+  for (auto part = text + 1; part != single.end(); ++part) spec_.suffix.push_back(part->id());
+
+  if (member(processor, "pair") == nullptr) {
+    spec_.no_pair = true;
+    return {};
+  }
+  VOLVELLE_ASSIGN_OR_RETURN(spec_.pair, read_parts(processor, "pair"));
+  std::vector<int32_t> texts;
+  for (const PairPart part : spec_.pair) {
+    if (is_text(part)) texts.push_back(part.id());
+  }
+  if (texts != std::vector{kFirstText, kSecondText}) {
+    spec_.no_pair = true;
+    spec_.pair.clear();
+  }
   return {};
 }
 
@@ -448,6 +565,68 @@ void Reader::read_config(const json& config) {
   };
   spec_.bos = id("bos_token");
   if (const int32_t eos = id("eos_token"); eos >= 0) spec_.eos.push_back(eos);
+}
+
+// The forms that pieces which name languages have: deu_Latn (NLLB), de_DE (mBART), __de__ (M2M100);
+// 0: it has none of them.
+int language_form(std::string_view piece) {
+  const auto spelt = [](std::string_view text, std::string_view form) {
+    return std::ranges::equal(text, form, [](char c, char kind) {
+      return kind == 'a' ? c >= 'a' && c <= 'z' : kind == 'A' ? c >= 'A' && c <= 'Z' : c == kind;
+    });
+  };
+  if (spelt(piece, "aaa_Aaaa")) return 1;
+  if (spelt(piece, "aa_AA")) return 2;
+  if (spelt(piece, "__aa__") || spelt(piece, "__aaa__")) return 3;
+  return 0;
+}
+
+// A language around texts may be replaced by any other special token of its form. The configuration
+// may name another one than the file has, and another place.
+Result<void> Reader::find_languages(const json& config) {
+  const auto piece = [&](int32_t id) {
+    const size_t begin = id == 0 ? 0 : storage_.piece_ends[static_cast<size_t>(id) - 1];
+    return std::string_view(storage_.piece_bytes)
+        .substr(begin, storage_.piece_ends[static_cast<size_t>(id)] - begin);
+  };
+  std::optional<int32_t> language;
+  for (const auto* ids : {&spec_.prefix, &spec_.suffix}) {
+    for (const int32_t id : *ids) {
+      if (static_cast<size_t>(id) < storage_.piece_ends.size() && language_form(piece(id)) != 0) {
+        language = id;
+      }
+    }
+  }
+  if (!language.has_value()) return {};
+  for (const AddedToken& token : spec_.added) {
+    const auto id = static_cast<int32_t>(token.id());
+    if (token.special() && language_form(piece(id)) == language_form(piece(*language))) {
+      spec_.languages.push_back(id);
+    }
+  }
+  if (const std::string* source = text_member(config, "src_lang")) {
+    const int64_t id = index_.find(*source);
+    if (!std::ranges::contains(spec_.languages, id)) {
+      return refuse("tokenizer_config.json: src_lang \"{}\" is no language of this tokenizer",
+                    *source);
+    }
+    std::ranges::replace(spec_.prefix, *language, static_cast<int32_t>(id));
+    std::ranges::replace(spec_.suffix, *language, static_cast<int32_t>(id));
+    for (PairPart& part : spec_.pair) {
+      if (part.id() == *language) part = PairPart(static_cast<int32_t>(id), part.type());
+    }
+    language = static_cast<int32_t>(id);
+  }
+  // Files from before transformers 4.33 have NLLB's language behind the text; it belongs before it.
+  if (text_or(config, "tokenizer_class", "").starts_with("Nllb") &&
+      !flag(config, "legacy_behaviour", false) && spec_.prefix.empty() &&
+      spec_.suffix.size() == 2 && spec_.suffix[1] == *language) {
+    spec_.suffix.pop_back();
+    spec_.prefix = {*language};
+    const int32_t eos = spec_.suffix[0];
+    spec_.pair = {{*language, 0}, {kFirstText, 0}, {kSecondText, 0}, {eos, 0}};
+  }
+  return {};
 }
 
 Result<std::string> Reader::read_template_file(const std::filesystem::path& path) const {

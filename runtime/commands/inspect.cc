@@ -279,9 +279,14 @@ Sizes sizes_of(const Model& model) {
   }
   uint64_t tokenizer = 0;
   if (model.tokenizer() != nullptr) {
-    const TokenizerSpec& spec = model.tokenizer()->spec();
-    tokenizer = spec.piece_ends.size_bytes() + spec.piece_bytes.size() + spec.merges.size_bytes();
-    for (const ChatTemplate& chat : spec.chat_templates) tokenizer += chat.text.size();
+    const TokenizerSpec& source = model.tokenizer()->spec();
+    for (const TokenizerSpec* spec : {&source, source.target.get()}) {
+      if (spec == nullptr) continue;
+      tokenizer += spec->piece_ends.size_bytes() + spec->piece_bytes.size() +
+                   spec->merges.size_bytes() + spec->trie.size_bytes() + spec->scores.size_bytes() +
+                   spec->entry_ids.size_bytes() + spec->character_map.size();
+      for (const ChatTemplate& chat : spec->chat_templates) tokenizer += chat.text.size();
+    }
   }
   Sizes sizes;
   sizes.by_part = {{"embedding", embedding},       {"attention", attention},
@@ -306,6 +311,8 @@ ordered_json describe_tokenizer(const Model& model) {
           {"byte_fallback", spec.byte_fallback},
           {"prefix", spec.prefix},
           {"suffix", spec.suffix},
+          {"languages", spec.languages.size()},
+          {"target", spec.target != nullptr},
           {"bos", spec.bos < 0 ? ordered_json(nullptr) : ordered_json(spec.bos)},
           {"eos", spec.eos},
           {"chat_templates", std::move(templates)}};

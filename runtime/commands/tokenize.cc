@@ -7,30 +7,13 @@
 
 #include "platforms/interrupt.h"
 #include "runtime/commands/runtime_commands.h"
+#include "runtime/tokenizer/base64.h"
 #include "runtime/tokenizer/tokenizer.h"
 
 namespace volvelle {
 namespace {
 
 using nlohmann::ordered_json;
-
-// RFC 4648, padded or not; nothing where it is neither.
-std::optional<std::string> decode_base64(std::string_view text) {
-  constexpr std::string_view kAlphabet =
-      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  while (text.ends_with('=')) text.remove_suffix(1);
-  if (text.size() % 4 == 1) return std::nullopt;
-  std::string bytes;
-  uint32_t bits = 0;
-  int count = 0;
-  for (const char c : text) {
-    const size_t digit = kAlphabet.find(c);
-    if (digit == kAlphabet.npos) return std::nullopt;
-    bits = (bits << 6 | static_cast<uint32_t>(digit)) & 0xffff;
-    if ((count += 6) >= 8) bytes += static_cast<char>(bits >> (count -= 8) & 0xff);
-  }
-  return bytes;
-}
 
 // Prints what `convert` makes of each line's JSON object.
 Result<> for_each_line(const std::string& path,
@@ -83,38 +66,71 @@ Result<std::vector<int32_t>> ids_of(const ordered_json& row) {
 }
 
 struct TokenizeOptions {
-  std::string source, file, lines;
-  std::optional<std::string> text;
-  bool no_special = false, plain = false, json = false;
+  std::string source, file, lines, language;
+  std::optional<std::string> text, pair;
+  size_t limit = SIZE_MAX;
+  bool no_special = false, plain = false, target = false, json = false;
 };
 
+Result<Encoding> encode(const Tokenizer& tokenizer, const std::string& text,
+                        const std::optional<std::string>& pair, const TokenizeOptions& options) {
+  const EncodeOptions encode{.add_special = !options.no_special,
+                             .recognise_added = !options.plain,
+                             .limit = options.limit,
+                             .language = options.language};
+  return pair.has_value() ? tokenizer.encode_pair(text, *pair, encode)
+                          : tokenizer.encode_text(text, encode);
+}
+
+ordered_json described(const Encoding& encoding, bool is_pair) {
+  ordered_json row{{"ids", encoding.ids}};
+  if (is_pair) row["types"] = encoding.types;
+  if (encoding.cut > 0) row["cut"] = encoding.cut;
+  return row;
+}
+
+const Tokenizer& side(const Tokenizer& tokenizer, bool target) {
+  return target ? tokenizer.target() : tokenizer;
+}
+
 Result<> tokenize(const Program& program, const TokenizeOptions& options) {
-  VOLVELLE_ASSIGN_OR_RETURN(const auto tokenizer, program.open_tokenizer(options.source));
-  const EncodeOptions encode{.add_special = !options.no_special, .recognise_added = !options.plain};
+  VOLVELLE_ASSIGN_OR_RETURN(const auto opened, program.open_tokenizer(options.source));
+  const Tokenizer& tokenizer = side(*opened, options.target);
   if (!options.lines.empty()) {
     return for_each_line(options.lines, [&](const ordered_json& row) -> Result<ordered_json> {
       VOLVELLE_ASSIGN_OR_RETURN(const std::string text, text_of(row));
-      VOLVELLE_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, tokenizer->encode(text, encode));
-      return ordered_json{{"ids", ids}};
+      std::optional<std::string> pair = options.pair;
+      if (const auto second = row.find("pair"); second != row.end()) {
+        if (!second->is_string()) return fail("\"pair\" is no string");
+        pair = second->get<std::string>();
+      }
+      VOLVELLE_ASSIGN_OR_RETURN(const Encoding encoding, encode(tokenizer, text, pair, options));
+      return described(encoding, pair.has_value());
     });
   }
   std::string text = options.text.value_or("");
   if (!options.file.empty()) {
     VOLVELLE_ASSIGN_OR_RETURN(text, read_text(options.file));
   }
-  VOLVELLE_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, tokenizer->encode(text, encode));
+  VOLVELLE_ASSIGN_OR_RETURN(const Encoding encoding,
+                            encode(tokenizer, text, options.pair, options));
+  if (encoding.cut > 0) {
+    print_notice("{} tokens are cut off to keep to the limit of {}", encoding.cut, options.limit);
+  }
   if (options.json) {
-    print("{}\n", to_text({{"ids", ids}}));
+    print("{}\n", to_text(described(encoding, options.pair.has_value())));
     return {};
   }
-  for (size_t i = 0; i < ids.size(); ++i) print("{}{}", i == 0 ? "" : ",", ids[i]);
+  for (size_t i = 0; i < encoding.ids.size(); ++i) {
+    print("{}{}", i == 0 ? "" : ",", encoding.ids[i]);
+  }
   print("\n");
   return {};
 }
 
 struct DetokenizeOptions {
   std::string source, ids, lines;
-  bool skip_special = false, stream = false, json = false;
+  bool skip_special = false, stream = false, target = false, json = false;
 };
 
 ordered_json detokenized(const Tokenizer& tokenizer, std::span<const int32_t> ids,
@@ -128,18 +144,19 @@ ordered_json detokenized(const Tokenizer& tokenizer, std::span<const int32_t> id
 }
 
 Result<> detokenize(const Program& program, const DetokenizeOptions& options) {
-  VOLVELLE_ASSIGN_OR_RETURN(const auto tokenizer, program.open_tokenizer(options.source));
+  VOLVELLE_ASSIGN_OR_RETURN(const auto opened, program.open_tokenizer(options.source));
+  const Tokenizer& tokenizer = side(*opened, options.target);
   if (!options.lines.empty()) {
     return for_each_line(options.lines, [&](const ordered_json& row) -> Result<ordered_json> {
       VOLVELLE_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, ids_of(row));
-      return detokenized(*tokenizer, ids, options);
+      return detokenized(tokenizer, ids, options);
     });
   }
   VOLVELLE_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, parse_tokens(options.ids));
   if (options.stream || options.json) {
-    print("{}\n", to_text(detokenized(*tokenizer, ids, options)));
+    print("{}\n", to_text(detokenized(tokenizer, ids, options)));
   } else {
-    print("{}\n", tokenizer->decode(ids, options.skip_special));
+    print("{}\n", tokenizer.decode(ids, options.skip_special));
   }
   return {};
 }
@@ -160,9 +177,12 @@ void add_tokenize_command(Program& program) {
                            "Examples:\n"
                            "  volvelle tokenize model.vvl -p \"Hello there\"\n"
                            "  volvelle tokenize model.vvl --file book.txt --no-special --json\n"
-                           "  volvelle tokenize model.vvl --jsonl texts.jsonl\n\n"
-                           "--jsonl reads one {\"text\":…} or {\"base64\":…} a line and writes one "
-                           "{\"ids\":[…]} a line."},
+                           "  volvelle tokenize model.vvl --jsonl texts.jsonl\n"
+                           "  volvelle tokenize bert.vvl -p \"Is it?\" --pair \"It is.\" --json\n\n"
+                           "--jsonl reads one {\"text\":…} or {\"base64\":…} a line, with a "
+                           "\"pair\":… where a second text goes with it, and writes one "
+                           "{\"ids\":[…]} a line; pairs have \"types\":[…] too, and what the limit "
+                           "cuts has \"cut\":N."},
                           [&program, options] { return tokenize(program, *options); });
   add_source_option(command, program, options->source);
   require_one_of(
@@ -177,6 +197,15 @@ void add_tokenize_command(Program& program) {
                    "Leave out the ids that stand around every text");
   command.add_flag("--plain", options->plain,
                    "Added tokens written in the text are text like any other");
+  command.add_option("--pair", options->pair, "A second text, joined as the model wants pairs")
+      ->type_name("TEXT");
+  command.add_option("--limit", options->limit, "Cut what is longer, special tokens included")
+      ->type_name("N");
+  command
+      .add_option("--language", options->language,
+                  "The text's language, as the tokenizer names it: deu_Latn, de_DE, __de__")
+      ->type_name("NAME");
+  command.add_flag("--target", options->target, "The tokenizer of what the model writes");
   command.add_flag("--json", options->json, "Write {\"ids\":[…]}");
 }
 
@@ -200,6 +229,7 @@ void add_detokenize_command(Program& program) {
        command.add_option("--jsonl", options->lines, "A file with ids a line; - is standard input")
            ->type_name("F")});
   command.add_flag("--skip-special", options->skip_special, "Special tokens have no text");
+  command.add_flag("--target", options->target, "The tokenizer of what the model writes");
   command.add_flag("--stream", options->stream, "Write {\"pieces\":[…]}, a piece for each id");
   command.add_flag("--json", options->json, "Write {\"text\":…}");
 }

@@ -1,7 +1,6 @@
 #include "runtime/tokenizer/bpe.h"
 
 #include <algorithm>
-#include <format>
 #include <string>
 
 #include "runtime/tokenizer/utf8.h"
@@ -35,8 +34,7 @@ Result<Bpe> Bpe::make(const TokenizerSpec& spec, const PieceTable& pieces) {
     append_character(c, text);
     bpe.direct_[c] = pieces.find(text);
   }
-  for (int byte = 0; byte < 256; ++byte)
-    bpe.byte_pieces_[byte] = pieces.find(std::format("<0x{:02X}>", byte));
+  bpe.byte_pieces_ = pieces.byte_pieces();
   return bpe;
 }
 

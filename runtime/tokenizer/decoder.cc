@@ -57,6 +57,18 @@ std::string replace(std::string_view piece, std::string_view pattern, std::strin
   }
 }
 
+// BERT's way to write English text together (Hugging Face tokenizers, decoders/wordpiece.rs).
+std::string clean_up(std::string text) {
+  constexpr std::pair<std::string_view, std::string_view> kChanges[] = {
+      {" .", "."},   {" ?", "?"},     {" !", "!"},    {" ,", ","},
+      {" ' ", "'"},  {" n't", "n't"}, {" 'm", "'m"},  {" do not", " don't"},
+      {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};
+  for (const auto& [from, to] : kChanges) {
+    if (text.contains(from)) text = replace(text, from, to);
+  }
+  return text;
+}
+
 }  // namespace
 
 Result<void> check_decoders(std::span<const DecoderStep> steps) {
@@ -143,6 +155,17 @@ void Decoder::give(size_t index, std::string_view piece) {
     case DecoderKind::metaspace: {
       const bool first = !std::exchange(state.begun, true) && step.prepend != PrependScheme::never;
       return give(index + 1, replace(piece, step.text, first ? "" : " "));
+    }
+    case DecoderKind::wordpiece: {
+      std::string text(piece);
+      if (std::exchange(state.begun, true)) {
+        if (piece.starts_with(step.pattern)) {
+          text.erase(0, step.pattern.size());
+        } else {
+          text.insert(0, " ");
+        }
+      }
+      return give(index + 1, step.cleanup ? clean_up(std::move(text)) : text);
     }
   }
 }

@@ -133,10 +133,16 @@ std::string_view strip(std::string_view text, bool left, bool right) {
 
 }  // namespace
 
-Result<Normalizer> Normalizer::make(std::span<const NormalizerStep> steps) {
+Result<Normalizer> Normalizer::make(std::span<const NormalizerStep> steps,
+                                    const CharacterMap* character_map) {
   Normalizer normalizer;
+  normalizer.character_map_ = character_map;
   for (const NormalizerStep& step : steps) {
     Step made{step, std::nullopt};
+    if ((step.kind == NormalizerKind::character_map || step.kind == NormalizerKind::grapheme_map) &&
+        character_map == nullptr) {
+      return fail("normalizers: there is no character map");
+    }
     if (step.kind == NormalizerKind::replace) {
       if (step.pattern.empty()) return fail("normalizers: a replacement has an empty pattern");
       if (!step.literal) {
@@ -185,6 +191,12 @@ Result<std::string> Normalizer::apply(std::string_view raw) const {
         break;
       case NormalizerKind::strip:
         text = strip(text, step.left, step.right);
+        break;
+      case NormalizerKind::character_map:
+        text = character_map_->map_longest(text);
+        break;
+      case NormalizerKind::grapheme_map:
+        text = character_map_->map_graphemes(text);
         break;
     }
   }

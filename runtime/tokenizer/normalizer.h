@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "platforms/error.h"
+#include "runtime/tokenizer/character_map.h"
 #include "runtime/tokenizer/regex.h"
 #include "runtime/tokenizer/spec.h"
 
@@ -18,7 +19,9 @@ namespace volvelle {
 
 class Normalizer {
  public:
-  static Result<Normalizer> make(std::span<const NormalizerStep> steps);
+  // `character_map`, which outlives the normalizer, is what steps of that kind go by.
+  static Result<Normalizer> make(std::span<const NormalizerStep> steps,
+                                 const CharacterMap* character_map = nullptr);
 
   // `text` is UTF-8, and so is the result.
   Result<std::string> apply(std::string_view text) const;
@@ -31,6 +34,7 @@ class Normalizer {
     std::optional<Regex> regex;
   };
   std::vector<Step> steps_;
+  const CharacterMap* character_map_ = nullptr;
 };
 
 }  // namespace volvelle

@@ -2,6 +2,7 @@
 
 #include <bit>
 #include <cstring>
+#include <format>
 
 namespace volvelle {
 namespace {
@@ -43,6 +44,12 @@ int32_t PieceTable::find(std::string_view piece) const {
     if (may_match(slots_[slot], bits) && spec_->piece(id) == piece) return static_cast<int32_t>(id);
   }
   return -1;
+}
+
+std::array<int32_t, 256> PieceTable::byte_pieces() const {
+  std::array<int32_t, 256> ids;
+  for (int byte = 0; byte < 256; ++byte) ids[byte] = find(std::format("<0x{:02X}>", byte));
+  return ids;
 }
 
 }  // namespace volvelle

@@ -71,6 +71,9 @@ class PieceTable {
 
   int32_t find(std::string_view piece) const;  // -1: none
 
+  // Ids of the pieces "<0xHH>" that stand for bytes; -1: there is none.
+  std::array<int32_t, 256> byte_pieces() const;
+
  private:
   const TokenizerSpec* spec_ = nullptr;
   std::vector<uint32_t> slots_;

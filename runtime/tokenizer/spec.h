@@ -22,6 +22,7 @@ namespace volvelle {
 using file::AddedToken;
 using file::DecoderKind;
 using file::NormalizerKind;
+using file::PairPart;
 using file::PrependScheme;
 using file::PreTokenizerKind;
 using file::SplitBehavior;
@@ -30,6 +31,10 @@ using file::TokenizerModel;
 // Normalizers, pre-tokenizers, decoders or chat templates that a tokenizer may have: a bound that
 // no real one comes near.
 inline constexpr size_t kMaxTokenizerSteps = 32;
+
+// `PairPart::id()` of the texts themselves.
+inline constexpr int32_t kFirstText = -1;
+inline constexpr int32_t kSecondText = -2;
 
 // Two neighbouring pieces and what they become.
 struct Merge {
@@ -65,6 +70,7 @@ struct DecoderStep {
   uint32_t start = 0;
   uint32_t stop = 0;
   PrependScheme prepend = PrependScheme::never;
+  bool cleanup = false;
 };
 
 struct ChatTemplate {
@@ -90,6 +96,19 @@ struct TokenizerSpec {
   int32_t bos = -1;
   std::vector<int32_t> eos;
   std::vector<ChatTemplate> chat_templates;
+  std::span<const uint32_t> trie;
+  std::span<const double> scores;
+  std::span<const uint32_t> entry_ids;
+  bool float_sums = false;
+  std::string continuing;
+  uint32_t max_word_characters = 0;
+  std::string_view character_map;
+  std::vector<PairPart> pair;
+  bool no_pair = false;
+  std::string code_open;
+  std::string code_close;
+  std::vector<int32_t> languages;
+  std::shared_ptr<const TokenizerSpec> target;
 
   std::shared_ptr<const void> storage;  // keeps what is viewed alive; null where a mapped file does
 

@@ -1,7 +1,9 @@
 #include "runtime/tokenizer/stored.h"
 
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <tuple>
 #include <type_traits>
 #include <vector>
 
@@ -35,6 +37,12 @@ std::string text(const flatbuffers::String* string) {
   return string == nullptr ? std::string() : string->str();
 }
 
+Result<void> check_length(const char* field, const flatbuffers::String* text) {
+  if (text == nullptr || text->size() <= kMaxTextBytes) return {};
+  return fail("tokenizer.{}: a text of {} bytes is longer than the {} possible", field,
+              text->size(), kMaxTextBytes);
+}
+
 // Steps are few and their texts short: tables may share one long text, and each would be a copy.
 template <typename Step>
 Result<void> check_size(const char* field,
@@ -44,17 +52,12 @@ Result<void> check_size(const char* field,
     return fail("tokenizer.{}: {} are more than the {} possible", field, steps->size(),
                 kMaxTokenizerSteps);
   }
-  const auto check = [&](const flatbuffers::String* text) -> Result<void> {
-    if (text == nullptr || text->size() <= kMaxTextBytes) return {};
-    return fail("tokenizer.{}: a text of {} bytes is longer than the {} possible", field,
-                text->size(), kMaxTextBytes);
-  };
   for (const Step* step : *steps) {
     if constexpr (std::is_same_v<Step, file::ChatTemplate>) {
-      VOLVELLE_RETURN_IF_ERROR(check(step->name()));
+      VOLVELLE_RETURN_IF_ERROR(check_length(field, step->name()));
     } else {
-      VOLVELLE_RETURN_IF_ERROR(check(step->pattern()));
-      VOLVELLE_RETURN_IF_ERROR(check(step->text()));
+      VOLVELLE_RETURN_IF_ERROR(check_length(field, step->pattern()));
+      VOLVELLE_RETURN_IF_ERROR(check_length(field, step->text()));
     }
   }
   return {};
@@ -83,6 +86,15 @@ Result<std::vector<int32_t>> ids(const char* field, const flatbuffers::Vector<ui
 Result<flatbuffers::Offset<file::Tokenizer>> store_tokenizer(
     const TokenizerSpec& spec, flatbuffers::FlatBufferBuilder& builder,
     const SegmentWriter& write) {
+  flatbuffers::Offset<file::Tokenizer> target;
+  if (spec.target != nullptr) {
+    VOLVELLE_ASSIGN_OR_RETURN(target, store_tokenizer(*spec.target, builder, write));
+  }
+  VOLVELLE_ASSIGN_OR_RETURN(const file::Segment trie, write_all(spec.trie, write));
+  VOLVELLE_ASSIGN_OR_RETURN(const file::Segment scores, write_all(spec.scores, write));
+  VOLVELLE_ASSIGN_OR_RETURN(const file::Segment entry_ids, write_all(spec.entry_ids, write));
+  VOLVELLE_ASSIGN_OR_RETURN(const file::Segment character_map,
+                            write_all(std::span(spec.character_map), write));
   VOLVELLE_ASSIGN_OR_RETURN(const file::Segment piece_ends, write_all(spec.piece_ends, write));
   VOLVELLE_ASSIGN_OR_RETURN(const file::Segment piece_bytes,
                             write_all(std::span(spec.piece_bytes), write));
@@ -104,7 +116,7 @@ Result<flatbuffers::Offset<file::Tokenizer>> store_tokenizer(
   for (const DecoderStep& step : spec.decoders) {
     decoders.push_back(file::CreateDecoderStep(
         builder, step.kind, builder.CreateString(step.pattern), builder.CreateString(step.text),
-        step.start, step.stop, step.prepend));
+        step.start, step.stop, step.prepend, step.cleanup));
   }
   std::vector<flatbuffers::Offset<file::ChatTemplate>> chat_templates;
   for (const ChatTemplate& chat_template : spec.chat_templates) {
@@ -122,12 +134,22 @@ Result<flatbuffers::Offset<file::Tokenizer>> store_tokenizer(
   const auto stored_chat_templates = builder.CreateVector(chat_templates);
   const auto added = builder.CreateVectorOfStructs(spec.added);
   const auto prefix = store_ids(spec.prefix), suffix = store_ids(spec.suffix),
-             eos = store_ids(spec.eos);
-  return file::CreateTokenizer(builder, spec.model, &piece_ends, &piece_bytes, &merges,
-                               spec.byte_fallback, spec.ignore_merges, spec.fuse_unknown,
-                               spec.unknown, stored_normalizers, stored_pre_tokenizers,
-                               stored_decoders, added, prefix, suffix, spec.bos, eos,
-                               stored_chat_templates);
+             eos = store_ids(spec.eos), languages = store_ids(spec.languages);
+  const auto pair = builder.CreateVectorOfStructs(spec.pair);
+  const auto continuing = builder.CreateString(spec.continuing),
+             code_open = builder.CreateString(spec.code_open),
+             code_close = builder.CreateString(spec.code_close);
+  // Segments that another kind of model has are left out, not empty.
+  const auto present = [](const file::Segment& segment) {
+    return segment.bytes() == 0 ? nullptr : &segment;
+  };
+  return file::CreateTokenizer(
+      builder, spec.model, &piece_ends, &piece_bytes, &merges, spec.byte_fallback,
+      spec.ignore_merges, spec.fuse_unknown, spec.unknown, stored_normalizers,
+      stored_pre_tokenizers, stored_decoders, added, prefix, suffix, spec.bos, eos,
+      stored_chat_templates, present(trie), present(scores), present(entry_ids), spec.float_sums,
+      continuing, spec.max_word_characters, present(character_map), pair, spec.no_pair, code_open,
+      code_close, languages, target);
 }
 
 Result<TokenizerSpec> view_tokenizer(const file::Tokenizer& table, const SegmentReader& read) {
@@ -148,6 +170,33 @@ Result<TokenizerSpec> view_tokenizer(const file::Tokenizer& table, const Segment
   VOLVELLE_ASSIGN_OR_RETURN(spec.eos, ids("eos", table.eos()));
   VOLVELLE_ASSIGN_OR_RETURN(spec.prefix, ids("prefix", table.prefix()));
   VOLVELLE_ASSIGN_OR_RETURN(spec.suffix, ids("suffix", table.suffix()));
+  VOLVELLE_ASSIGN_OR_RETURN(spec.trie, view<uint32_t>("trie", table.trie(), read));
+  VOLVELLE_ASSIGN_OR_RETURN(spec.scores, view<double>("scores", table.scores(), read));
+  VOLVELLE_ASSIGN_OR_RETURN(spec.entry_ids, view<uint32_t>("entry_ids", table.entry_ids(), read));
+  VOLVELLE_ASSIGN_OR_RETURN(const auto character_map,
+                            view<char>("character_map", table.character_map(), read));
+  spec.character_map = {character_map.data(), character_map.size()};
+  spec.float_sums = table.float_sums();
+  spec.max_word_characters = table.max_word_characters();
+  for (const auto& [field, stored, target] :
+       {std::tuple{"continuing", table.continuing(), &spec.continuing},
+        std::tuple{"code_open", table.code_open(), &spec.code_open},
+        std::tuple{"code_close", table.code_close(), &spec.code_close}}) {
+    VOLVELLE_RETURN_IF_ERROR(check_length(field, stored));
+    *target = text(stored);
+  }
+  spec.no_pair = table.no_pair();
+  if (table.pair() != nullptr) {
+    for (const PairPart* part : *table.pair()) spec.pair.push_back(*part);
+  }
+  VOLVELLE_ASSIGN_OR_RETURN(spec.languages, ids("languages", table.languages()));
+  if (table.target() != nullptr) {
+    if (table.target()->target() != nullptr) {
+      return fail("tokenizer.target: has a target of its own");
+    }
+    VOLVELLE_ASSIGN_OR_RETURN(TokenizerSpec target, view_tokenizer(*table.target(), read));
+    spec.target = std::make_shared<const TokenizerSpec>(std::move(target));
+  }
   VOLVELLE_RETURN_IF_ERROR(check_size("normalizers", table.normalizers()));
   VOLVELLE_RETURN_IF_ERROR(check_size("pre_tokenizers", table.pre_tokenizers()));
   VOLVELLE_RETURN_IF_ERROR(check_size("decoders", table.decoders()));
@@ -176,7 +225,7 @@ Result<TokenizerSpec> view_tokenizer(const file::Tokenizer& table, const Segment
       VOLVELLE_RETURN_IF_ERROR(check_enum("decoders", step->kind(), DecoderKind::MAX));
       VOLVELLE_RETURN_IF_ERROR(check_enum("decoders.prepend", step->prepend(), PrependScheme::MAX));
       spec.decoders.push_back({step->kind(), text(step->pattern()), text(step->text()),
-                               step->start(), step->stop(), step->prepend()});
+                               step->start(), step->stop(), step->prepend(), step->cleanup()});
     }
   }
   if (table.added() != nullptr) {

@@ -1,5 +1,5 @@
 // Tokenizers in a model file: a spec becomes a table and segments, and back. Nothing is copied on
-// the way back but the few small lists; pieces, merges and templates stay views into the segments.
+// the way back but the few small lists; all that is long stays a view into the segments.
 
 #ifndef VOLVELLE_RUNTIME_TOKENIZER_STORED_H_
 #define VOLVELLE_RUNTIME_TOKENIZER_STORED_H_

@@ -3,14 +3,18 @@
 #include <algorithm>
 #include <unordered_map>
 #include <utility>
+#include <variant>
 
 #include "runtime/tokenizer/added_tokens.h"
 #include "runtime/tokenizer/bpe.h"
+#include "runtime/tokenizer/character_map.h"
 #include "runtime/tokenizer/decoder.h"
 #include "runtime/tokenizer/normalizer.h"
 #include "runtime/tokenizer/piece_table.h"
 #include "runtime/tokenizer/pre_tokenizer.h"
+#include "runtime/tokenizer/unigram.h"
 #include "runtime/tokenizer/utf8.h"
+#include "runtime/tokenizer/wordpiece.h"
 
 namespace volvelle {
 namespace {
@@ -18,7 +22,8 @@ namespace {
 // Bounds that no real tokenizer comes near.
 constexpr size_t kMaxAddedBytes = 4096;
 constexpr size_t kMaxAllAddedBytes = 16 << 20;
-constexpr double kMaxGrowth = 1024;  // bytes that all steps together may make of one
+constexpr double kMaxGrowth = 3000;  // bytes that all steps together may make of one
+constexpr size_t kMaxPairParts = 64;
 
 Result<void> check_pieces(const TokenizerSpec& spec) {
   if (spec.vocabulary() > kMaxSlotEntries) {
@@ -61,6 +66,7 @@ Result<void> check_ids(const TokenizerSpec& spec) {
   for (const int32_t id : spec.eos) VOLVELLE_RETURN_IF_ERROR(check("eos", id, 0));
   for (const int32_t id : spec.prefix) VOLVELLE_RETURN_IF_ERROR(check("prefix", id, 0));
   for (const int32_t id : spec.suffix) VOLVELLE_RETURN_IF_ERROR(check("suffix", id, 0));
+  for (const int32_t id : spec.languages) VOLVELLE_RETURN_IF_ERROR(check("languages", id, 0));
   for (const AddedToken& token : spec.added) {
     if (token.id() >= vocabulary) {
       return fail("added: id {} lies outside the vocabulary of {}", token.id(), vocabulary);
@@ -73,7 +79,22 @@ Result<void> check_ids(const TokenizerSpec& spec) {
   return {};
 }
 
-double growth(const NormalizerStep& step) {
+// A pair's parts: each text once, the first one first, between ids of the vocabulary.
+Result<void> check_pair(const TokenizerSpec& spec) {
+  if (spec.pair.size() > kMaxPairParts) return fail("pair: more than {} parts", kMaxPairParts);
+  int32_t texts = 0;
+  for (const PairPart& part : spec.pair) {
+    if (part.id() >= 0 && part.id() < static_cast<int32_t>(spec.vocabulary())) continue;
+    if (part.id() != (texts == 0 ? kFirstText : kSecondText) || ++texts > 2) {
+      return fail("pair: id {} lies outside the vocabulary of {} and is not the text that is next",
+                  part.id(), spec.vocabulary());
+    }
+  }
+  if (!spec.pair.empty() && texts != 2) return fail("pair: a text is missing");
+  return {};
+}
+
+double growth(const NormalizerStep& step, double of_character_map) {
   switch (step.kind) {
     case NormalizerKind::nfc:
     case NormalizerKind::nfd:
@@ -91,6 +112,9 @@ double growth(const NormalizerStep& step) {
                                         : 1.0 + static_cast<double>(step.text.size()));
     case NormalizerKind::strip:
       return 1;
+    case NormalizerKind::character_map:
+    case NormalizerKind::grapheme_map:
+      return of_character_map;
   }
   return 1;
 }
@@ -108,15 +132,18 @@ Result<void> check_steps(const TokenizerSpec& spec) {
     }
     return {};
   };
+  if (!is_utf8(spec.code_open) || !is_utf8(spec.code_close)) {
+    return fail("code_open, code_close: are not UTF-8");
+  }
   VOLVELLE_RETURN_IF_ERROR(check("normalizers", spec.normalizers));
   VOLVELLE_RETURN_IF_ERROR(check("pre_tokenizers", spec.pre_tokenizers));
   return check("decoders", spec.decoders);
 }
 
 // Together the steps do not blow a text up. Their patterns are not empty.
-Result<void> check_growth(const TokenizerSpec& spec) {
+Result<void> check_growth(const TokenizerSpec& spec, double of_character_map) {
   double encoding = 1, decoding = 1;
-  for (const NormalizerStep& step : spec.normalizers) encoding *= growth(step);
+  for (const NormalizerStep& step : spec.normalizers) encoding *= growth(step, of_character_map);
   for (const PreTokenizerStep& step : spec.pre_tokenizers) {
     if (step.kind == PreTokenizerKind::byte_level) encoding *= 2;
     if (step.kind == PreTokenizerKind::prefix_space) encoding *= 2;
@@ -129,6 +156,8 @@ Result<void> check_growth(const TokenizerSpec& spec) {
           1.0, static_cast<double>(step.text.size()) / static_cast<double>(step.pattern.size()));
     } else if (step.kind == DecoderKind::byte_level || step.kind == DecoderKind::byte_fallback) {
       decoding *= 3;  // U+FFFD for a byte
+    } else if (step.kind == DecoderKind::wordpiece) {
+      decoding *= 2;  // a blank before a piece
     }
   }
   if (encoding > kMaxGrowth) {
@@ -143,7 +172,8 @@ Result<void> check_growth(const TokenizerSpec& spec) {
 struct Tokenizer::Parts {
   TokenizerSpec spec;
   PieceTable pieces;
-  Bpe model;
+  std::variant<Bpe, WordPiece, Unigram> model;
+  CharacterMap character_map;
   Normalizer normalizer;
   PreTokenizer pre_tokenizer;
   AddedTokens raw_added;         // looked for before normalising
@@ -151,23 +181,50 @@ struct Tokenizer::Parts {
   std::vector<bool> special;     // [vocabulary]
   // Added tokens that are looked for in normalized text decode to their normalized form.
   std::unordered_map<int32_t, std::string> spellings;
+  std::optional<Tokenizer> target;
 
   Result<void> build();
+  Result<void> make_model();
   Result<void> encode_section(std::string_view raw, bool at_start, bool recognise_added,
                               std::vector<int32_t>& ids) const;
   Result<void> encode_words(std::string_view text, bool at_start, std::vector<int32_t>& ids) const;
+  Result<int32_t> find_language(std::string_view name) const;
+  Result<Encoding> assemble(std::span<const PairPart> parts, std::vector<int32_t> first,
+                            std::vector<int32_t> second, const EncodeOptions& options) const;
 };
+
+Result<void> Tokenizer::Parts::make_model() {
+  switch (spec.model) {
+    case TokenizerModel::bpe: {
+      VOLVELLE_ASSIGN_OR_RETURN(model, Bpe::make(spec, pieces));
+      break;
+    }
+    case TokenizerModel::wordpiece: {
+      VOLVELLE_ASSIGN_OR_RETURN(model, WordPiece::make(spec));
+      break;
+    }
+    case TokenizerModel::unigram: {
+      VOLVELLE_ASSIGN_OR_RETURN(model, Unigram::make(spec, pieces));
+      break;
+    }
+  }
+  return {};
+}
 
 Result<void> Tokenizer::Parts::build() {
   VOLVELLE_RETURN_IF_ERROR(check_pieces(spec));
   VOLVELLE_RETURN_IF_ERROR(check_ids(spec));
   VOLVELLE_RETURN_IF_ERROR(check_steps(spec));
-  VOLVELLE_ASSIGN_OR_RETURN(normalizer, Normalizer::make(spec.normalizers));
+  VOLVELLE_RETURN_IF_ERROR(check_pair(spec));
+  VOLVELLE_ASSIGN_OR_RETURN(character_map, CharacterMap::make(spec.character_map));
+  VOLVELLE_ASSIGN_OR_RETURN(
+      normalizer,
+      Normalizer::make(spec.normalizers, spec.character_map.empty() ? nullptr : &character_map));
   VOLVELLE_ASSIGN_OR_RETURN(pre_tokenizer, PreTokenizer::make(spec.pre_tokenizers));
   VOLVELLE_RETURN_IF_ERROR(check_decoders(spec.decoders));
-  VOLVELLE_RETURN_IF_ERROR(check_growth(spec));
+  VOLVELLE_RETURN_IF_ERROR(check_growth(spec, character_map.growth()));
   VOLVELLE_ASSIGN_OR_RETURN(pieces, PieceTable::make(spec));
-  VOLVELLE_ASSIGN_OR_RETURN(model, Bpe::make(spec, pieces));
+  VOLVELLE_RETURN_IF_ERROR(make_model());
   special.resize(spec.vocabulary());
   size_t added_bytes = 0;
   for (const bool special_first : {true, false}) {
@@ -190,6 +247,12 @@ Result<void> Tokenizer::Parts::build() {
   }
   raw_added.seal();
   normalized_added.seal();
+  if (spec.target != nullptr) {
+    if (spec.target->target != nullptr) return fail("target: has a target of its own");
+    auto made = Tokenizer::make(*spec.target);
+    if (!made.has_value()) return fail("target: {}", made.error().message);
+    target = *std::move(made);
+  }
   return {};
 }
 
@@ -199,7 +262,8 @@ Result<void> Tokenizer::Parts::encode_words(std::string_view text, bool at_start
   VOLVELLE_RETURN_IF_ERROR(pre_tokenizer.apply(text, at_start, words));
   size_t begin = 0;
   for (const size_t end : words.ends) {
-    model.encode(std::string_view(words.text).substr(begin, end - begin), ids);
+    const std::string_view word = std::string_view(words.text).substr(begin, end - begin);
+    std::visit([&](const auto& kind) { kind.encode(word, ids); }, model);
     begin = end;
   }
   return {};
@@ -208,6 +272,14 @@ Result<void> Tokenizer::Parts::encode_words(std::string_view text, bool at_start
 Result<void> Tokenizer::Parts::encode_section(std::string_view raw, bool at_start,
                                               bool recognise_added,
                                               std::vector<int32_t>& ids) const {
+  if (recognise_added && !spec.code_open.empty() && raw.starts_with(spec.code_open)) {
+    if (const size_t close = raw.find(spec.code_close); close != raw.npos) {
+      const size_t end = close + spec.code_close.size();
+      const int32_t id = pieces.find(raw.substr(0, end));
+      if (std::max(id, spec.unknown) >= 0) ids.push_back(id >= 0 ? id : spec.unknown);
+      raw.remove_prefix(end);
+    }
+  }
   std::string changed;
   std::string_view text = raw;
   if (!normalizer.empty()) {
@@ -227,6 +299,50 @@ Result<void> Tokenizer::Parts::encode_section(std::string_view raw, bool at_star
   return {};
 }
 
+Result<int32_t> Tokenizer::Parts::find_language(std::string_view name) const {
+  const int32_t id = pieces.find(name);
+  if (std::ranges::contains(spec.languages, id)) return id;
+  if (spec.languages.empty()) return fail("language \"{}\": this tokenizer has none", name);
+  return fail("language \"{}\": this tokenizer does not have it; it names them like \"{}\"", name,
+              spec.piece(static_cast<size_t>(spec.languages[0])));
+}
+
+Result<Encoding> Tokenizer::Parts::assemble(std::span<const PairPart> parts,
+                                            std::vector<int32_t> first, std::vector<int32_t> second,
+                                            const EncodeOptions& options) const {
+  std::optional<int32_t> language;
+  if (!options.language.empty()) {
+    VOLVELLE_ASSIGN_OR_RETURN(language, find_language(options.language));
+  }
+  Encoding encoding;
+  const auto special = static_cast<size_t>(
+      std::ranges::count_if(parts, [](PairPart part) { return part.id() >= 0; }));
+  if (special > options.limit) {
+    return fail("a limit of {} tokens has no room for the {} special ones around every text",
+                options.limit, special);
+  }
+  const size_t whole = first.size() + second.size();
+  if (const size_t limit = options.limit - special; whole > limit) {
+    auto& shorter = first.size() <= second.size() ? first : second;
+    auto& longer = &shorter == &first ? second : first;
+    shorter.resize(std::min(shorter.size(), limit / 2));
+    longer.resize(limit - shorter.size());
+    encoding.cut = whole - limit;
+  }
+  for (const PairPart& part : parts) {
+    if (part.id() >= 0) {
+      const bool replaced =
+          language.has_value() && std::ranges::contains(spec.languages, part.id());
+      encoding.ids.push_back(replaced ? *language : part.id());
+    } else {
+      const std::vector<int32_t>& text = part.id() == kFirstText ? first : second;
+      encoding.ids.insert(encoding.ids.end(), text.begin(), text.end());
+    }
+    encoding.types.resize(encoding.ids.size(), part.type());
+  }
+  return encoding;
+}
+
 Tokenizer::Tokenizer(std::unique_ptr<const Parts> parts) : parts_(std::move(parts)) {}
 Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
 Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
@@ -241,16 +357,16 @@ Result<Tokenizer> Tokenizer::make(TokenizerSpec spec) {
   return Tokenizer(std::move(parts));
 }
 
-Result<std::vector<int32_t>> Tokenizer::encode(std::string_view text, EncodeOptions options) const {
+Result<std::vector<int32_t>> Tokenizer::encode_plain(std::string_view text,
+                                                     bool recognise_added) const {
   std::string repaired;
   if (!is_utf8(text)) {
     append_as_utf8(text, repaired);
     text = repaired;
   }
   std::vector<int32_t> ids;
-  if (options.add_special) ids = parts_->spec.prefix;
-  if (!options.recognise_added || parts_->raw_added.empty()) {
-    VOLVELLE_RETURN_IF_ERROR(parts_->encode_section(text, true, options.recognise_added, ids));
+  if (!recognise_added || parts_->raw_added.empty()) {
+    VOLVELLE_RETURN_IF_ERROR(parts_->encode_section(text, true, recognise_added, ids));
   } else {
     for (const Section& section : parts_->raw_added.find(text)) {
       if (section.id >= 0) {
@@ -261,9 +377,39 @@ Result<std::vector<int32_t>> Tokenizer::encode(std::string_view text, EncodeOpti
       VOLVELLE_RETURN_IF_ERROR(parts_->encode_section(plain, section.begin == 0, true, ids));
     }
   }
-  if (options.add_special)
-    ids.insert(ids.end(), parts_->spec.suffix.begin(), parts_->spec.suffix.end());
   return ids;
+}
+
+Result<std::vector<int32_t>> Tokenizer::encode(std::string_view text, EncodeOptions options) const {
+  VOLVELLE_ASSIGN_OR_RETURN(Encoding encoding, encode_text(text, options));
+  return std::move(encoding.ids);
+}
+
+Result<Encoding> Tokenizer::encode_text(std::string_view text, EncodeOptions options) const {
+  const TokenizerSpec& spec = parts_->spec;
+  std::vector<PairPart> parts;
+  if (options.add_special) {
+    for (const int32_t id : spec.prefix) parts.emplace_back(id, 0);
+  }
+  parts.emplace_back(kFirstText, 0);
+  if (options.add_special) {
+    for (const int32_t id : spec.suffix) parts.emplace_back(id, 0);
+  }
+  VOLVELLE_ASSIGN_OR_RETURN(std::vector<int32_t> first,
+                            encode_plain(text, options.recognise_added));
+  return parts_->assemble(parts, std::move(first), {}, options);
+}
+
+Result<Encoding> Tokenizer::encode_pair(std::string_view first, std::string_view second,
+                                        EncodeOptions options) const {
+  const TokenizerSpec& spec = parts_->spec;
+  if (spec.no_pair) return fail("this tokenizer has no rule that joins two texts");
+  std::vector<PairPart> parts = spec.pair;
+  if (parts.empty()) parts = {{kFirstText, 0}, {kSecondText, 1}};
+  if (!options.add_special) std::erase_if(parts, [](PairPart part) { return part.id() >= 0; });
+  VOLVELLE_ASSIGN_OR_RETURN(std::vector<int32_t> a, encode_plain(first, options.recognise_added));
+  VOLVELLE_ASSIGN_OR_RETURN(std::vector<int32_t> b, encode_plain(second, options.recognise_added));
+  return parts_->assemble(parts, std::move(a), std::move(b), options);
 }
 
 std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special) const {
@@ -299,6 +445,10 @@ bool Tokenizer::is_special(int32_t id) const {
 }
 
 const TokenizerSpec& Tokenizer::spec() const { return parts_->spec; }
+
+const Tokenizer& Tokenizer::target() const {
+  return parts_->target.has_value() ? *parts_->target : *this;
+}
 
 struct IncrementalDecoder::State {
   const Tokenizer* tokenizer;

@@ -23,6 +23,18 @@ struct EncodeOptions {
   bool add_special = true;  // the ids that the tokenizer puts around every text
   bool recognise_added =
       true;  // added tokens written in the text; without it they are text like any other
+  // Tokens at most, special ones included. What is too long loses its end; of two texts the longer
+  // one does first, until both are equally long (`longest_first` of Hugging Face tokenizers).
+  size_t limit = SIZE_MAX;
+  // The piece that names the text's language, for tokenizers that put one around every text (NLLB's
+  // "deu_Latn", mBART's "de_DE"); "": the tokenizer's own choice.
+  std::string_view language = {};
+};
+
+struct Encoding {
+  std::vector<int32_t> ids;
+  std::vector<uint8_t> types;  // of each id: which text it belongs to, in the model's eyes
+  size_t cut = 0;              // tokens that the limit took away
 };
 
 class Tokenizer {
@@ -36,8 +48,16 @@ class Tokenizer {
   ~Tokenizer();
 
   // Ids of `text`, in which every maximal part that is not UTF-8 counts as one U+FFFD. Fails only
-  // where a regular expression of the tokenizer gives up (PCRE2's limits).
+  // where a regular expression of the tokenizer gives up (PCRE2's limits), or where the options ask
+  // for what there is not: a language, or a limit below the special tokens.
   Result<std::vector<int32_t>> encode(std::string_view text, EncodeOptions options = {}) const;
+
+  // The same, with all that is known of the ids; all are of type 0.
+  Result<Encoding> encode_text(std::string_view text, EncodeOptions options = {}) const;
+
+  // Two texts in one input, as the tokenizer joins them. Fails also where it has no rule for that.
+  Result<Encoding> encode_pair(std::string_view first, std::string_view second,
+                               EncodeOptions options = {}) const;
 
   // Text of `ids`, always UTF-8. Ids outside the vocabulary and unused ones have no text.
   std::string decode(std::span<const int32_t> ids, bool skip_special = false) const;
@@ -48,9 +68,14 @@ class Tokenizer {
   bool is_special(int32_t id) const;
   const TokenizerSpec& spec() const;
 
+  // The tokenizer of what the model writes: this one, but for models with a second vocabulary.
+  const Tokenizer& target() const;
+
  private:
   friend class IncrementalDecoder;
   struct Parts;
+
+  Result<std::vector<int32_t>> encode_plain(std::string_view text, bool recognise_added) const;
 
   // What decoding starts from: the piece of `id`, "" if it is to be skipped.
   std::string_view shown(int32_t id, bool skip_special) const;

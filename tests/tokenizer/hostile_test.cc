@@ -2,11 +2,19 @@
 
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <cstring>
+#include <fstream>
+#include <iterator>
+#include <limits>
+#include <memory>
 #include <random>
 #include <string>
 
-#include "converter/tokenizers/tokenizer_json.h"
+#include "converter/tokenizers/sentencepiece.h"
+#include "converter/tokenizers/tokenizer_folder.h"
+#include "runtime/tokenizer/character_map.h"
+#include "runtime/tokenizer/double_array.h"
 #include "runtime/tokenizer/normalizer.h"
 #include "runtime/tokenizer/piece_table.h"
 #include "runtime/tokenizer/regex.h"
@@ -17,7 +25,7 @@ namespace volvelle {
 namespace {
 
 TokenizerSpec read(const std::string& pipeline) {
-  auto spec = read_tokenizer_json(kDataFolder + pipeline + "/tokenizer.json");
+  auto spec = read_tokenizer_folder(kDataFolder + pipeline);
   REQUIRE_MESSAGE(spec.has_value(), spec.error().message);
   return *std::move(spec);
 }
@@ -42,6 +50,14 @@ void exercise(const Tokenizer& tokenizer) {
       CHECK(is_utf8(stream.finish()));
     }
   }
+  for (const size_t limit : {size_t{0}, size_t{9}, SIZE_MAX}) {
+    const auto pair = tokenizer.encode_pair(texts[1], texts[2], {.limit = limit});
+    if (!pair.has_value()) continue;
+    CHECK(pair->ids.size() <= limit);
+    CHECK(pair->types.size() == pair->ids.size());
+    for (const int32_t id : pair->ids) CHECK(static_cast<size_t>(id) < tokenizer.vocabulary());
+  }
+  if (&tokenizer.target() != &tokenizer) exercise(tokenizer.target());
   const auto count = static_cast<int32_t>(tokenizer.vocabulary());
   const int32_t odd[] = {-1, INT32_MIN, INT32_MAX, count, count - 1, 0, count / 2};
   CHECK(is_utf8(tokenizer.decode(odd)));
@@ -59,7 +75,8 @@ void check_refused(TokenizerSpec spec, std::string_view word) {
 TEST_CASE("a stored tokenizer with flipped bits is refused or works") {
   constexpr int kRounds = 3000;
   for (const char* pipeline :
-       {"added-flags", "llama2-metaspace", "llama2-legacy", "qwen2", "bloom"}) {
+       {"added-flags", "llama2-metaspace", "llama2-legacy", "qwen2", "bloom", "wordpiece-plain",
+        "unigram-bytes", "unigram-precompiled", "languages", "sentencepiece", "marian-small"}) {
     CAPTURE(pipeline);
     const StoredTokenizer whole = store(read(pipeline));
     std::mt19937 random(20240229);  // the seed
@@ -111,6 +128,101 @@ TEST_CASE("every field that points into the vocabulary is checked") {
      : field == 1 ? merges[7].right
                   : merges[7].result) = static_cast<uint32_t>(count);
     change([&](TokenizerSpec& s) { s.merges = merges; }, "merge 7");
+  }
+}
+
+TEST_CASE("what a unigram or WordPiece model says of itself is checked") {
+  const TokenizerSpec good = read("marian-small"), words = read("wordpiece-plain");
+  const auto count = static_cast<int32_t>(good.vocabulary());
+  const auto change = [](TokenizerSpec spec, auto edit, std::string_view word) {
+    edit(spec);
+    check_refused(std::move(spec), word);
+  };
+  for (const double odd : {std::nan(""), std::numeric_limits<double>::infinity()}) {
+    std::vector<double> scores(good.scores.begin(), good.scores.end());
+    scores[5] = odd;
+    change(good, [&](auto& s) { s.scores = scores; }, "scores");
+  }
+  change(good, [&](auto& s) { s.scores = s.scores.subspan(1); }, "entry_ids");
+  std::vector<uint32_t> ids(good.entry_ids.begin(), good.entry_ids.end());
+  ids[3] = static_cast<uint32_t>(count);
+  change(good, [&](auto& s) { s.entry_ids = ids; }, "entry_ids");
+  std::vector<double> many(good.vocabulary() + 1);
+  change(good, [&](auto& s) { s.entry_ids = {}, s.scores = many; }, "scores");
+  change(good, [&](auto& s) { s.languages = {count}; }, "languages");
+  change(good, [&](auto& s) { s.pair = {{kSecondText, 0}, {kFirstText, 0}}; }, "pair");
+  change(good, [&](auto& s) { s.pair = {{kFirstText, 0}, {kFirstText, 0}}; }, "pair");
+  change(good, [&](auto& s) { s.pair = {{kFirstText, 0}, {count, 0}, {kSecondText, 0}}; }, "pair");
+  change(good, [&](auto& s) { s.pair = {{kFirstText, 0}}; }, "pair");
+  change(good, [&](auto& s) { s.pair.assign(1000, {0, 0}); }, "pair");
+  change(good, [&](auto& s) { s.code_open = "\xFF"; }, "code_open");
+  change(good, [&](auto& s) { s.target = std::make_shared<TokenizerSpec>(good); }, "target");
+  change(words, [&](auto& s) { s.max_word_characters = 1 << 30; }, "max_word_characters");
+  change(good, [&](auto& s) { s.character_map = {}; }, "character map");
+  for (const size_t bytes : {size_t{1}, size_t{4}, size_t{100}}) {
+    change(
+        good, [&](auto& s) { s.character_map = s.character_map.substr(0, bytes); },
+        "character_map");
+  }
+  // A trie of one label whose every unit has the next for its child: a key without end.
+  std::vector<uint32_t> units(256, 'a');
+  std::string endless("\0\4\0\0", 4);
+  endless.append(reinterpret_cast<const char*>(units.data()), units.size() * sizeof(uint32_t));
+  change(good, [&](auto& s) { s.character_map = endless; }, "circles");
+}
+
+TEST_CASE("a trie that leads in circles or out of bounds ends all the same") {
+  std::mt19937 random(17);  // the seed
+  const std::string text(5000, 'a');
+  for (int round = 0; round < 500; ++round) {
+    std::vector<uint32_t> units(1 + random() % 600);
+    for (uint32_t& unit : units) {
+      // Labels that lead on, and offsets that stay near.
+      unit = random() % 4 == 0 ? static_cast<uint32_t>(random())
+                               : 'a' | DoubleArray::kEndsHere | (random() % 512) << 10;
+    }
+    const DoubleArray trie(units);
+    size_t found = 0;
+    trie.prefixes(trie.root(), text, [&](size_t bytes, int64_t value) {
+      CHECK(bytes <= DoubleArray::kMaxKeyBytes);
+      CHECK(value >= 0);
+      ++found;
+      return true;
+    });
+    CHECK(found <= DoubleArray::kMaxKeyBytes);
+    std::string map(4, '\0');
+    const auto bytes = static_cast<uint32_t>(units.size() * 4);
+    std::memcpy(map.data(), &bytes, 4);
+    map.append(reinterpret_cast<const char*>(units.data()), bytes);
+    map += std::string("x\0yy", 4);
+    if (const auto made = CharacterMap::make(map); made.has_value()) {
+      CHECK(is_utf8(made->map_longest(text)));
+      CHECK(is_utf8(made->map_graphemes("a\u0301\u65E5" + text)));
+    }
+  }
+}
+
+TEST_CASE("a damaged SentencePiece model is refused or read, and never read past its end") {
+  std::ifstream file(kDataFolder + std::string("sentencepiece/spiece.model"), std::ios::binary);
+  const std::string whole((std::istreambuf_iterator<char>(file)), {});
+  REQUIRE(parse_sentencepiece(whole, "whole").has_value());
+  for (size_t bytes = 0; bytes < whole.size(); bytes += 7) {
+    const std::string cut = whole.substr(0, bytes);  // a copy, so that its end is the end
+    const auto model = parse_sentencepiece(cut, "cut");
+    if (!model.has_value()) CHECK(model.error().message.contains("cut"));
+  }
+  std::mt19937 random(23);  // the seed
+  for (int round = 0; round < 3000; ++round) {
+    std::string changed = whole;
+    for (size_t i = 0; i < 1 + random() % 4; ++i) {
+      changed[random() % changed.size()] = static_cast<char>(random());
+    }
+    (void)parse_sentencepiece(changed, "changed");
+  }
+  for (const std::string& message :
+       {std::string("\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF"), std::string("\x0A\x7F"),
+        std::string("\x0B"), std::string("\x0A\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\x01")}) {
+    CHECK(!parse_sentencepiece(message, "odd").has_value());
   }
 }
 

@@ -3,6 +3,8 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <filesystem>
 #include <string>
@@ -10,6 +12,7 @@
 
 #include "converter/sources/gguf.h"
 #include "converter/tokenizers/gguf_vocabulary.h"
+#include "converter/tokenizers/tokenizer_folder.h"
 #include "converter/tokenizers/tokenizer_json.h"
 #include "tests/tokenizer/vectors.h"
 
@@ -28,14 +31,69 @@ void check_both_ways(Result<TokenizerSpec> spec, const std::string& vectors) {
   CHECK(check_vectors(*loaded, vectors) > 50);
 }
 
+TokenizerSpec read_folder(const std::string& folder) {
+  auto spec = read_tokenizer_folder(folder);
+  REQUIRE_MESSAGE(spec.has_value(), spec.error().message);
+  return *std::move(spec);
+}
+
 }  // namespace
+
+TEST_CASE("pairs of texts and limits give the reference's ids, types and counts") {
+  for (const char* name : {"languages", "unigram-albert", "unigram-bytes", "unigram-precompiled",
+                           "wordpiece-accents", "wordpiece-plain"}) {
+    CAPTURE(name);
+    const std::string folder = kDataFolder + std::string(name);
+    const StoredTokenizer stored = store(read_folder(folder));
+    const auto loaded = load(stored);
+    REQUIRE_MESSAGE(loaded.has_value(), loaded.error().message);
+    CHECK(check_pairs(*loaded, folder + "/pairs.jsonl") > 50);
+  }
+}
+
+TEST_CASE("models of SentencePiece give its ids, and Marian's two those of their vocabulary") {
+  for (const char* name :
+       {"sentencepiece", "sentencepiece-bytes", "sentencepiece-bpe", "marian-small"}) {
+    SUBCASE(name) {
+      const std::string folder = kDataFolder + std::string(name);
+      check_both_ways(read_tokenizer_folder(folder), folder + "/vectors.jsonl");
+    }
+  }
+  SUBCASE("marian-small, what the model writes") {
+    const std::string folder = kDataFolder + std::string("marian-small");
+    const StoredTokenizer stored = store(read_folder(folder));
+    const auto loaded = load(stored);
+    REQUIRE_MESSAGE(loaded.has_value(), loaded.error().message);
+    CHECK(&loaded->target() != &*loaded);
+    CHECK(check_vectors(loaded->target(), folder + "/target_vectors.jsonl") > 50);
+  }
+}
 
 TEST_CASE(
     "every pipeline gives the reference's ids, texts and streams, read from JSON and from a stored "
     "table") {
-  for (const char* name : {"added-flags", "bloom", "bytefallback-holes", "digits-bytelevel", "gpt2",
-                           "gpt2-string-merges", "llama2-legacy", "llama2-metaspace",
-                           "llama3-ignore-merges", "neox-spaces", "qwen2", "roberta"}) {
+  for (const char* name : {"added-flags",
+                           "bert-cased",
+                           "bert-uncased",
+                           "bloom",
+                           "bytefallback-holes",
+                           "digits-bytelevel",
+                           "gpt2",
+                           "gpt2-string-merges",
+                           "languages",
+                           "llama2-legacy",
+                           "llama2-metaspace",
+                           "llama3-ignore-merges",
+                           "neox-spaces",
+                           "qwen2",
+                           "roberta",
+                           "t5-old",
+                           "unigram-albert",
+                           "unigram-bytes",
+                           "unigram-never",
+                           "unigram-precompiled",
+                           "wordpiece-accents",
+                           "wordpiece-plain"}) {
     SUBCASE(name) {
       const std::string folder = kDataFolder + std::string(name);
       check_both_ways(read_tokenizer_json(folder + "/tokenizer.json"), folder + "/vectors.jsonl");
@@ -61,9 +119,11 @@ TEST_CASE("real vocabularies give the references' ids, texts and streams") {
     const std::string command = "xz -dc '" + plain + ".xz' > '" + target + "'";
     return std::system(command.c_str()) == 0 ? target : std::string();
   };
-  for (const char* name : {"gpt-2", "llama-bpe", "llama-spm", "qwen2", "smollm2", "llama2js"}) {
+  for (const char* name :
+       {"gpt-2", "llama-bpe", "llama-spm", "qwen2", "smollm2", "llama2js", "minilm"}) {
     SUBCASE(name) {
-      const bool is_json = std::string_view(name) == "llama2js";
+      const bool is_json = std::ranges::contains(
+          std::array<std::string_view, 2>{"llama2js", "minilm"}, std::string_view(name));
       const std::string path = unpacked(name + std::string(is_json ? ".tokenizer.json" : ".gguf"));
       if (path.empty()) {
         MESSAGE("skipped: ", name, " could not be unpacked; install xz-utils");

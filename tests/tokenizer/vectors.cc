@@ -4,8 +4,10 @@
 
 #include <cstring>
 #include <fstream>
+#include <functional>
 #include <nlohmann/json.hpp>
 
+#include "runtime/tokenizer/base64.h"
 #include "runtime/tokenizer/stored.h"
 
 namespace volvelle {
@@ -13,27 +15,10 @@ namespace {
 
 using nlohmann::json;
 
-std::string decode_base64(const std::string& text) {
-  constexpr std::string_view kDigits =
-      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  std::string bytes;
-  uint32_t bits = 0;
-  int held = 0;
-  for (const char digit : text) {
-    if (digit == '=') break;
-    bits = bits << 6 | static_cast<uint32_t>(kDigits.find(digit));
-    held += 6;
-    if (held >= 8) bytes += static_cast<char>(bits >> (held -= 8) & 0xFF);
-  }
-  return bytes;
-}
-
 // The segments' offsets in a test start after a gap, so that offset 0 is nothing's.
 constexpr size_t kFirstOffset = 64;
 
-}  // namespace
-
-size_t check_vectors(const Tokenizer& tokenizer, const std::string& path) {
+size_t for_each_row(const std::string& path, const std::function<void(const json&)>& check) {
   std::ifstream file(path);
   REQUIRE_MESSAGE(file.good(), path);
   size_t rows = 0;
@@ -41,8 +26,18 @@ size_t check_vectors(const Tokenizer& tokenizer, const std::string& path) {
     const json row = json::parse(line);
     CAPTURE(path);
     CAPTURE(row["id"].get<std::string>());
-    const std::string text =
-        row.contains("text") ? row["text"].get<std::string>() : decode_base64(row["base64"]);
+    check(row);
+  }
+  return rows;
+}
+
+}  // namespace
+
+size_t check_vectors(const Tokenizer& tokenizer, const std::string& path) {
+  return for_each_row(path, [&](const json& row) {
+    const std::string text = row.contains("text")
+                                 ? row["text"].get<std::string>()
+                                 : decode_base64(row["base64"].get<std::string>()).value();
     const auto expected = row["ids"].get<std::vector<int32_t>>();
     const auto expected_special = row.value("ids_special", expected);
     const auto ids = tokenizer.encode(text, {.add_special = false});
@@ -71,8 +66,21 @@ size_t check_vectors(const Tokenizer& tokenizer, const std::string& path) {
       }
       CHECK(joined + stream.finish() == decoded);
     }
-  }
-  return rows;
+  });
+}
+
+size_t check_pairs(const Tokenizer& tokenizer, const std::string& path) {
+  return for_each_row(path, [&](const json& row) {
+    const std::string text = row["text"];
+    const EncodeOptions options{.limit = row.value("limit", SIZE_MAX)};
+    const auto encoding = row.contains("pair")
+                              ? tokenizer.encode_pair(text, row["pair"].get<std::string>(), options)
+                              : tokenizer.encode_text(text, options);
+    REQUIRE_MESSAGE(encoding.has_value(), encoding.error().message);
+    CHECK(encoding->ids == row["ids"].get<std::vector<int32_t>>());
+    CHECK(encoding->types == row["types"].get<std::vector<uint8_t>>());
+    CHECK(encoding->cut == row.value("cut", size_t{0}));
+  });
 }
 
 StoredTokenizer store(const TokenizerSpec& spec) {

@@ -18,6 +18,9 @@ inline constexpr const char* kDataFolder = "tests/tokenizer/data/";
 // and returns how many rows there were.
 size_t check_vectors(const Tokenizer& tokenizer, const std::string& path);
 
+// The same for rows of one or two texts ("pair") cut to a "limit": ids, "types", "cut".
+size_t check_pairs(const Tokenizer& tokenizer, const std::string& path);
+
 // A tokenizer as a model file would hold it.
 struct StoredTokenizer {
   std::vector<std::byte>
