@@ -156,7 +156,7 @@ Result<void> write_sinusoids(uint64_t context, recipe::Model& model,
     VOLVELLE_ASSIGN_OR_RETURN(stored.data, writer.end_segment());
     add_part(report, "positions", "f32", bytes);
     const recipe::AdditiveTable table{static_cast<int>(model.tensors.size()), plan->row_offset,
-                                      /*learned=*/false};
+                                      /*learned=*/false, plan->padding};
     model.tensors.push_back({"sinusoids", recipe::Use::kTable, rows, plan->width, {}});
     tensors.push_back(stored);
     position = table;

@@ -140,6 +140,7 @@ struct AdditiveTable {
   int table = -1;
   uint32_t row_offset = 0;
   bool learned = true;
+  int32_t padding = -1;  // tokens of this id take the row before position 0's
 
   bool operator==(const AdditiveTable&) const = default;
 };

@@ -84,7 +84,8 @@ Offset<file::Position> add(FlatBufferBuilder& builder, const recipe::SlopesPlan&
 }
 
 Offset<file::Position> add(FlatBufferBuilder& builder, const recipe::AdditiveTable& plan) {
-  const auto table = file::CreateAdditiveTable(builder, plan.table, plan.row_offset, plan.learned);
+  const auto table =
+      file::CreateAdditiveTable(builder, plan.table, plan.row_offset, plan.learned, plan.padding);
   return file::CreatePosition(builder, file::Scheme::AdditiveTable, table.Union());
 }
 

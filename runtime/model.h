@@ -94,6 +94,7 @@ struct AdditiveTable {
   const Tensor* table = nullptr;  // [rows, width]
   size_t row_offset = 0;
   bool learned = false;  // learned tables cannot be extended
+  int32_t padding = -1;  // tokens of this id take the row before; see file::AdditiveTable
 };
 
 // ALiBi's slope for each query head.

@@ -216,7 +216,10 @@ Result<AdditiveTable> ModelVerifier::additive_table(const file::AdditiveTable& s
   }
   VOLVELLE_RETURN_IF_ERROR(spend(table->bytes(), where));
   VOLVELLE_RETURN_IF_ERROR(model_.verify_contents(*table));
-  return AdditiveTable{table, stored.row_offset(), stored.learned()};
+  if (stored.padding() >= 0 && stored.row_offset() == 0) {
+    return refuse("{}: there is no row for padding before position 0's", where);
+  }
+  return AdditiveTable{table, stored.row_offset(), stored.learned(), stored.padding()};
 }
 
 Result<Slopes> ModelVerifier::slopes(const file::LinearBias& stored, const std::string& where) {

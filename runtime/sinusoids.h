@@ -23,6 +23,7 @@ struct SinusoidPlan {
   uint32_t width = 0;                // kSpread: at least 4
   uint32_t row_offset = 0;           // row of position 0
   std::optional<uint32_t> zero_row;  // the padding token's row
+  int32_t padding = -1;              // that token, where it takes the row; see file::AdditiveTable
 
   bool operator==(const SinusoidPlan&) const = default;
 };

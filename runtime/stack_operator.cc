@@ -131,12 +131,14 @@ Result<void> StackOperator::reserve(size_t inputs, size_t length) {
   VOLVELLE_ASSIGN_OR_RETURN(workspace_.quantized, QuantizedInput::make(chunk_, inputs));
   positions_.resize(chunk_);
   sequence_of_.resize(chunk_);
+  rows_.resize(chunk_);
   tasks_.reserve(chunk_);
   return {};
 }
 
 // Where each token stands, and how attention is divided.
-void StackOperator::place(std::span<const SequenceChunk> sequences) {
+void StackOperator::place(const Input& input) {
+  const std::span<const SequenceChunk> sequences = input.sequences;
   tasks_.clear();
   for (uint32_t s = 0; s < sequences.size(); ++s) {
     const SequenceChunk& sequence = sequences[s];
@@ -144,6 +146,18 @@ void StackOperator::place(std::span<const SequenceChunk> sequences) {
       positions_[sequence.first + t] = static_cast<uint32_t>(sequence.position + t);
       sequence_of_[sequence.first + t] = s;
       if (t % kAttentionTokens == 0) tasks_.push_back({s, static_cast<uint32_t>(t)});
+    }
+  }
+  const AdditiveTable* additive = stack_->additive;
+  if (additive == nullptr) return;
+  const auto offset = static_cast<uint32_t>(additive->row_offset);
+  const bool encodes = !stack_->blocks.empty() && stack_->blocks[0].attention.bidirectional;
+  for (const SequenceChunk& sequence : sequences) {
+    uint32_t counted = 0;
+    for (size_t t = sequence.first; t < sequence.first + sequence.tokens; ++t) {
+      const bool pads = input.tokens[t] == additive->padding;
+      rows_[t] = pads ? offset - 1 : offset + (encodes ? counted : positions_[t]);
+      counted += pads ? 0 : 1;
     }
   }
 }
@@ -175,7 +189,7 @@ Result<void> StackOperator::embed(const Input& input) {
     if (const AdditiveTable* additive = stack.additive) {
       for (size_t t = first; t < first + count; ++t) {
         float* const row = workspace_.branch + t * width;
-        read_row(*additive->table, additive->row_offset + positions_[t], row);
+        read_row(*additive->table, rows_[t], row);
         add(row, width, x_ + t * width);
       }
     }
@@ -188,7 +202,7 @@ Result<void> StackOperator::embed(const Input& input) {
 
 Result<float*> StackOperator::run(const Input& input, size_t length, const CacheOf& cache_of,
                                   std::span<const SourceView> sources) {
-  place(input.sequences);
+  place(input);
   VOLVELLE_RETURN_IF_ERROR(embed(input));
   const std::span<const uint32_t> positions(positions_.data(), input.tokens.size());
   for (const DialRows& dial : dials_) read_dial(dial.for_length(length), positions, dial.rows);

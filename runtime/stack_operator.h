@@ -72,7 +72,7 @@ class StackOperator {
       : stack_(&stack), pool_(&pool), chunk_(chunk) {}
   Result<void> reserve(size_t inputs, size_t length);
   Result<void> embed(const Input& input);
-  void place(std::span<const SequenceChunk> sequences);
+  void place(const Input& input);
 
   const Stack* stack_;
   ThreadPool* pool_;
@@ -85,6 +85,7 @@ class StackOperator {
   float* embedded_ = nullptr;  // [chunk, embedding width], where it is projected
   std::vector<DialRows> dials_;
   std::vector<uint32_t> positions_, sequence_of_;  // [chunk]
+  std::vector<uint32_t> rows_;                     // [chunk], of the table at the embedding
   std::vector<AttentionTask> tasks_;
   std::vector<CacheView> caches_;  // [sequences], of one layer
 };

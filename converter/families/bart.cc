@@ -115,7 +115,8 @@ Result<Decoder> read_stack(Checkpoint& checkpoint, const Dialect& dialect, bool 
           SinusoidPlan{.layout = SinusoidLayout::kSpread,
                        .width = width,
                        .row_offset = 2,
-                       .zero_row = static_cast<uint32_t>(config.number("pad_token_id", 1))};
+                       .zero_row = static_cast<uint32_t>(config.number("pad_token_id", 1)),
+                       .padding = static_cast<int32_t>(config.number("pad_token_id", 1))};
       break;
   }
   if (decoder.sinusoids) {

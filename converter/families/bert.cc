@@ -142,6 +142,7 @@ Result<recipe::Model> describe_roberta(Checkpoint& checkpoint) {
     config.refuse("pad_token_id", "is {}, which leaves no positions", pad);
     return build(checkpoint, decoder);
   }
+  decoder.padding = static_cast<int32_t>(pad);
   decoder.learned_offset = static_cast<uint64_t>(pad) + 1;
   decoder.context -= decoder.learned_offset;
   const uint64_t width = decoder.width;

@@ -247,7 +247,9 @@ class Builder {
       const int tensor = add_tensor(
           {"position_table", recipe::Use::kTable, needed, decoder_.width, {{source, needed}}});
       model_.position = add_position(
-          recipe::AdditiveTable{tensor, static_cast<uint32_t>(decoder_.learned_offset)});
+          recipe::AdditiveTable{.table = tensor,
+                                .row_offset = static_cast<uint32_t>(decoder_.learned_offset),
+                                .padding = decoder_.padding});
     }
     if (decoder_.sinusoids) model_.position = add_position(*decoder_.sinusoids);
     VOLVELLE_ASSIGN_OR_RETURN(model_.embedding_norm,

@@ -161,6 +161,7 @@ struct Decoder {
   std::function<bool(uint64_t)> rotates;  // whether a layer does; empty: all
   std::vector<float> slopes;              // ALiBi's, of every layer
   uint64_t learned_offset = 0;            // row of position 0 in the learned table
+  int32_t padding = -1;                   // a token of the row before that, where ids decide
   std::optional<SinusoidPlan> sinusoids;  // of the embedding's width, instead of a learned table
   std::optional<BucketShape> buckets;
   std::optional<RelativeShape> relative;
