@@ -37,6 +37,7 @@ struct SequenceChunk {
   size_t tokens = 0;
   size_t position = 0;  // of the first token
   size_t keys = 0;      // bidirectional: tokens of the sequence
+  size_t padding = 0;   // tokens before the first that do not count; see AdditiveTable::padding
 };
 
 // Up to kAttentionTokens tokens of a sequence, which one call of `attend` takes.

@@ -49,6 +49,7 @@ struct Session::State {
   float* logits = nullptr;     // [logit rows, vocabulary]
   std::vector<size_t> lanes;   // [lanes]: which of the cache's each sequence has
   std::vector<SequenceChunk> sequences;
+  std::vector<size_t> padding;  // [lanes]: tokens of each that do not count
   size_t tokens = 0;
   size_t length = 0;                // of the sequence that dials are chosen for
   std::vector<int32_t> history;     // what was fed, where a longer sequence turns by another dial
@@ -88,6 +89,7 @@ Result<void> Session::State::reserve() {
   logits = projected + projected_floats;
   for (size_t lane = 0; lane < options.lanes; ++lane) lanes.push_back(lane);
   sequences.resize(options.lanes);
+  padding.resize(options.lanes);
   if (blocks->has_switch()) history.reserve(options.context);
   return {};
 }
@@ -158,13 +160,20 @@ Result<void> Session::State::run_blocks(std::span<const int32_t> input) {
   };
   VOLVELLE_ASSIGN_OR_RETURN(x, blocks->run({.tokens = input, .types = {}, .sequences = sequences},
                                            length, cache_of, sources));
-  return check_finite({x, input.size() * stack().width});
+  VOLVELLE_RETURN_IF_ERROR(check_finite({x, input.size() * stack().width}));
+  if (stack().additive == nullptr) return {};
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    const auto own = input.subspan(sequences[i].first, sequences[i].tokens);
+    padding[i] += static_cast<size_t>(std::ranges::count(own, stack().additive->padding));
+  }
+  return {};
 }
 
 // Takes `input` (at most a chunk) through the stack; x [tokens, width] stays.
 Result<void> Session::State::run_chunk(std::span<const int32_t> input) {
   sequences.resize(1);
-  sequences[0] = {.tokens = input.size(), .position = options.first_position + tokens};
+  sequences[0] = {
+      .tokens = input.size(), .position = options.first_position + tokens, .padding = padding[0]};
   VOLVELLE_RETURN_IF_ERROR(run_blocks(input));
   tokens += input.size();
   return {};
@@ -174,7 +183,10 @@ Result<void> Session::State::run_chunk(std::span<const int32_t> input) {
 Result<void> Session::State::run_lanes(std::span<const int32_t> input) {
   sequences.resize(input.size());
   for (size_t i = 0; i < input.size(); ++i) {
-    sequences[i] = {.first = i, .tokens = 1, .position = options.first_position + tokens};
+    sequences[i] = {.first = i,
+                    .tokens = 1,
+                    .position = options.first_position + tokens,
+                    .padding = padding[i]};
   }
   VOLVELLE_RETURN_IF_ERROR(run_blocks(input));
   ++tokens;
@@ -191,6 +203,7 @@ Result<void> Session::State::lengthen(std::span<const int32_t> input) {
   length = longer;
   if (anew) {
     tokens = 0;
+    std::ranges::fill(padding, 0);
     while (tokens < history.size()) {
       const size_t rows = std::min(options.chunk, history.size() - tokens);
       VOLVELLE_RETURN_IF_ERROR(run_chunk(std::span(history).subspan(tokens, rows)));
@@ -297,6 +310,8 @@ void Session::follow(std::span<const size_t> parents) {
     if (i < parents.size()) state_->cache.copy_lane(lanes[parents[i]], next[i], state_->tokens);
   }
   lanes = std::move(next);
+  const std::vector<size_t> padding = state_->padding;
+  for (size_t i = 0; i < parents.size(); ++i) state_->padding[i] = padding[parents[i]];
 }
 
 Result<void> Session::read_source(std::span<const float> x, size_t rows) {
@@ -333,6 +348,7 @@ Result<void> Session::read_source(std::span<const float> x, size_t rows) {
 
 void Session::clear() {
   state_->tokens = 0;
+  std::ranges::fill(state_->padding, 0);
   state_->length = 0;
   state_->history.clear();
 }

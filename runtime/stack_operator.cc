@@ -151,13 +151,11 @@ void StackOperator::place(const Input& input) {
   const AdditiveTable* additive = stack_->additive;
   if (additive == nullptr) return;
   const auto offset = static_cast<uint32_t>(additive->row_offset);
-  const bool encodes = !stack_->blocks.empty() && stack_->blocks[0].attention.bidirectional;
   for (const SequenceChunk& sequence : sequences) {
-    uint32_t counted = 0;
+    auto counted = static_cast<uint32_t>(sequence.position - sequence.padding);
     for (size_t t = sequence.first; t < sequence.first + sequence.tokens; ++t) {
       const bool pads = input.tokens[t] == additive->padding;
-      rows_[t] = pads ? offset - 1 : offset + (encodes ? counted : positions_[t]);
-      counted += pads ? 0 : 1;
+      rows_[t] = pads ? offset - 1 : offset + counted++;
     }
   }
 }
