@@ -74,7 +74,7 @@ struct Machine {
 
 Result<> bench(const BenchOptions& options) {
   const double start = monotonic_seconds();
-  VOLVELLE_ASSIGN_OR_RETURN(const std::shared_ptr<const Model> model, open_model(options.model));
+  VOLVELLE_ASSIGN_OR_RETURN(const std::shared_ptr<const Model> model, open_decoder(options.model));
   VOLVELLE_ASSIGN_OR_RETURN(ThreadPool pool, make_pool(options.compute));
   const size_t deepest = *std::ranges::max_element(options.depths);
   SessionOptions session_options{.cache = options.compute.kv, .context = options.compute.context};

@@ -65,6 +65,16 @@ Result<std::shared_ptr<const Model>> open_model(const std::string& path) {
   return model;
 }
 
+Result<std::shared_ptr<const Model>> open_decoder(const std::string& path) {
+  VOLVELLE_ASSIGN_OR_RETURN(std::shared_ptr<const Model> model, open_model(path));
+  if (model->encoder() == nullptr) return model;
+  if (model->generates()) {
+    return fail("{}: is an encoder-decoder; `volvelle translate` runs it", path);
+  }
+  return fail("{}: is an encoder, which makes no text; `volvelle embed` makes vectors with it",
+              path);
+}
+
 Result<ThreadPool> make_pool(const ComputeOptions& options) {
   size_t threads = options.threads;
   if (threads == 0)

@@ -36,6 +36,9 @@ void add_model_option(CLI::App& command, std::string& path);
 // Loads a model; a notice tells of a newer generation of the file that is damaged.
 Result<std::shared_ptr<const Model>> open_model(const std::string& path);
 
+// The same for commands that continue a text: a decoder alone.
+Result<std::shared_ptr<const Model>> open_decoder(const std::string& path);
+
 Result<ThreadPool> make_pool(const ComputeOptions& options);
 
 const char* name_of(CacheType type);   // "f32", "f16", "q8"

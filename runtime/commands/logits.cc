@@ -6,32 +6,53 @@
 #include "platforms/interrupt.h"
 #include "platforms/output_file.h"
 #include "runtime/commands/compute.h"
+#include "runtime/commands/numpy.h"
 #include "runtime/commands/runtime_commands.h"
+#include "runtime/translator.h"
 
 namespace volvelle {
 namespace {
 
 struct LogitsOptions {
-  std::string model, tokens, output;
+  std::string model, tokens, decoder_tokens, output;
   std::optional<std::string> text;
   size_t chunk = 512;
   size_t first_position = 0;
   ComputeOptions compute;
 };
 
-// The start of an .npy file, version 1.0, of a float32 matrix. The whole is padded to a multiple of
-// 64 bytes, so that the data may be mapped. Format: numpy.lib.format.
-std::string npy_header(size_t rows, size_t columns) {
-  std::string fields =
-      std::format("{{'descr': '<f4', 'fortran_order': False, 'shape': ({}, {}), }}", rows, columns);
-  constexpr size_t kPrefixBytes = 10, kAlignment = 64;
-  fields.append((2 * kAlignment - (kPrefixBytes + fields.size() + 1) % kAlignment) % kAlignment,
-                ' ');
-  fields += '\n';
-  std::string header("\x93NUMPY\x01\x00", 8);
-  header += static_cast<char>(fields.size() & 0xff);
-  header += static_cast<char>(fields.size() >> 8);
-  return header + fields;
+// Of an encoder-decoder: after each of its decoder's tokens.
+Result<> write_decoder_logits(const LogitsOptions& options,
+                              const std::shared_ptr<const Model>& model,
+                              std::span<const int32_t> source) {
+  if (!model->generates()) {
+    return fail("{}: is an encoder, which gives no logits; `volvelle embed` makes vectors with it",
+                model->path());
+  }
+  if (options.decoder_tokens.empty()) {
+    return fail("{}: is an encoder-decoder; give --decoder-tokens too, the start token first",
+                model->path());
+  }
+  VOLVELLE_ASSIGN_OR_RETURN(const std::vector<int32_t> targets,
+                            parse_tokens(options.decoder_tokens));
+  VOLVELLE_ASSIGN_OR_RETURN(ThreadPool pool, make_pool(options.compute));
+  VOLVELLE_ASSIGN_OR_RETURN(
+      const std::unique_ptr<Translator> translator,
+      Translator::open(model, pool,
+                       {.longest_source = source.size(), .longest_target = targets.size()}));
+  VOLVELLE_ASSIGN_OR_RETURN(const std::vector<float> logits, translator->logits(source, targets));
+  const std::string header = npy_header(targets.size(), model->vocabulary());
+  if (options.output == "-") {
+    print(header);
+    print(std::string_view(reinterpret_cast<const char*>(logits.data()),
+                           logits.size() * sizeof(float)));
+    return {};
+  }
+  VOLVELLE_ASSIGN_OR_RETURN(OutputFile file,
+                            OutputFile::create(options.output, {.overwrite = true}));
+  VOLVELLE_RETURN_IF_ERROR(file.append(std::as_bytes(std::span(header))));
+  VOLVELLE_RETURN_IF_ERROR(file.append(std::as_bytes(std::span(logits))));
+  return file.commit();
 }
 
 Result<> write_logits(const LogitsOptions& options) {
@@ -45,6 +66,11 @@ Result<> write_logits(const LogitsOptions& options) {
     if (tokens.empty()) return fail("the text is empty; give some");
   } else {
     VOLVELLE_ASSIGN_OR_RETURN(tokens, parse_tokens(options.tokens));
+  }
+  if (model->encoder() != nullptr) return write_decoder_logits(options, model, tokens);
+  if (!options.decoder_tokens.empty()) {
+    return fail("{}: has no encoder before its decoder; --decoder-tokens is for those that have",
+                model->path());
   }
   VOLVELLE_RETURN_IF_ERROR(model->check_tokens(model->decoder(), tokens));
 
@@ -98,6 +124,10 @@ void add_logits_command(Program& program) {
   LogitsOptions& o = *options;
   add_model_option(command, o.model);
   require_one_of(command, {add_text_option(command, o.text), add_tokens_option(command, o.tokens)});
+  command
+      .add_option("--decoder-tokens", o.decoder_tokens,
+                  "Of an encoder-decoder: its decoder's tokens, the start token first")
+      ->type_name("1,2,3|@FILE");
   command.add_option("-o,--output", o.output, "The .npy file to write; - is standard output")
       ->required()
       ->type_name("OUT.npy");

@@ -171,7 +171,7 @@ class Evaluation {
 };
 
 Result<> measure(const PerplexityOptions& options) {
-  VOLVELLE_ASSIGN_OR_RETURN(const std::shared_ptr<const Model> model, open_model(options.model));
+  VOLVELLE_ASSIGN_OR_RETURN(const std::shared_ptr<const Model> model, open_decoder(options.model));
   if (model->tokenizer() == nullptr) {
     return fail(
         "{}: the file has no tokenizer for a text; convert again from a source that has one",
@@ -200,7 +200,7 @@ Result<> measure(const PerplexityOptions& options) {
   std::unique_ptr<Session> reference;
   if (!options.against.empty()) {
     VOLVELLE_ASSIGN_OR_RETURN(const std::shared_ptr<const Model> other,
-                              open_model(options.against));
+                              open_decoder(options.against));
     if (other->vocabulary() != model->vocabulary()) {
       return fail(
           "{}: a vocabulary of {} cannot be compared with the {} of {}; give a file of the same "

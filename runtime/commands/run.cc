@@ -96,7 +96,7 @@ Result<> run(const RunOptions& options) {
   sampling.top_p = options.top_p.value_or(1);
   sampling.min_p = options.min_p.value_or(0);
   VOLVELLE_RETURN_IF_ERROR(check(sampling));
-  VOLVELLE_ASSIGN_OR_RETURN(const std::shared_ptr<const Model> model, open_model(options.model));
+  VOLVELLE_ASSIGN_OR_RETURN(const std::shared_ptr<const Model> model, open_decoder(options.model));
   const Tokenizer* tokenizer = model->tokenizer();
 
   std::vector<int32_t> tokens;

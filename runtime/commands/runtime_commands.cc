@@ -16,6 +16,10 @@ void add_runtime_commands(Program& program) {
         return std::shared_ptr<const Tokenizer>(model, model->tokenizer());
       });
   add_run_command(program);
+  add_translate_command(program);
+  add_embed_command(program);
+  add_fill_command(program);
+  add_classify_command(program);
   add_logits_command(program);
   add_tokenize_command(program);
   add_detokenize_command(program);

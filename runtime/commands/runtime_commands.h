@@ -17,6 +17,10 @@ void add_inspect_command(Program& program);
 void add_bench_command(Program& program);
 void add_perplexity_command(Program& program);
 void add_completion_command(Program& program);
+void add_embed_command(Program& program);
+void add_fill_command(Program& program);
+void add_classify_command(Program& program);
+void add_translate_command(Program& program);
 
 // -p/--prompt TEXT, where "-" is standard input.
 CLI::Option* add_text_option(CLI::App& command, std::optional<std::string>& text);

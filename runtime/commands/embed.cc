@@ -1,0 +1,153 @@
+// volvelle embed
+
+#include <cmath>
+#include <map>
+
+#include "platforms/interrupt.h"
+#include "platforms/output_file.h"
+#include "runtime/commands/compute.h"
+#include "runtime/commands/numpy.h"
+#include "runtime/commands/runtime_commands.h"
+#include "runtime/commands/sentences.h"
+
+namespace volvelle {
+namespace {
+
+struct EmbedOptions {
+  std::string model, output;
+  SentenceOptions input;
+  std::optional<Pooling> pooling;
+  bool normalize = false;
+  ComputeOptions compute;
+};
+
+constexpr size_t kBatchTokens = 1024;  // that go through together, if no text is longer
+
+struct Vectors {
+  std::vector<std::vector<float>> rows;  // of each text: a vector, or one for each token
+  size_t width = 0;
+};
+
+void to_unit_length(std::vector<float>& row) {
+  double squares = 0;
+  for (const float value : row) squares += double{value} * value;
+  if (squares == 0) return;
+  for (float& value : row) value = static_cast<float>(value / std::sqrt(squares));
+}
+
+// The vectors of texts; of a text in parts, their mean by their tokens.
+Result<Vectors> compute(const std::shared_ptr<const Model>& model, ThreadPool& pool,
+                        const Task& task, const Sentences& sentences) {
+  Task bare = task;
+  bare.normalize = false;
+  VOLVELLE_ASSIGN_OR_RETURN(
+      const std::unique_ptr<Encoder> encoder,
+      Encoder::open(model, pool, &bare, std::max(kBatchTokens, sentences.longest())));
+  Vectors vectors{std::vector<std::vector<float>>(sentences.texts.size()), encoder->width()};
+  std::vector<double> weights(sentences.texts.size());
+  Progress progress("embedding", sentences.all.size());
+  VOLVELLE_RETURN_IF_ERROR(
+      encoder->run(sentences.all, [&](size_t i, size_t, std::span<const float> values) -> Result<> {
+        if (interrupted()) return fail("interrupted");
+        const size_t text = sentences.text_of[i];
+        std::vector<float>& row = vectors.rows[text];
+        const auto weight = static_cast<double>(sentences.all[i].tokens.size());
+        if (task.pooling == Pooling::kNone) {
+          row.insert(row.end(), values.begin(), values.end());
+        } else {
+          row.resize(values.size());
+          const double total = weights[text] += weight;
+          for (size_t e = 0; e < values.size(); ++e) {
+            row[e] = static_cast<float>(row[e] + (values[e] - row[e]) * weight / total);
+          }
+        }
+        progress.update(i + 1);
+        return {};
+      }));
+  for (std::vector<float>& row : vectors.rows) {
+    if (task.normalize && task.pooling != Pooling::kNone) to_unit_length(row);
+  }
+  return vectors;
+}
+
+Result<> write_npy(const std::string& path, const Vectors& vectors) {
+  size_t rows = 0;
+  for (const std::vector<float>& row : vectors.rows) rows += row.size() / vectors.width;
+  VOLVELLE_ASSIGN_OR_RETURN(OutputFile file, OutputFile::create(path, {.overwrite = true}));
+  const std::string header = npy_header(rows, vectors.width);
+  VOLVELLE_RETURN_IF_ERROR(file.append(std::as_bytes(std::span(header))));
+  for (const std::vector<float>& row : vectors.rows) {
+    VOLVELLE_RETURN_IF_ERROR(file.append(std::as_bytes(std::span(row))));
+  }
+  return file.commit();
+}
+
+void print_lines(const Vectors& vectors, const Sentences& sentences) {
+  for (size_t text = 0; text < vectors.rows.size(); ++text) {
+    nlohmann::ordered_json line;
+    if (!sentences.texts[text].empty()) line["text"] = sentences.texts[text];
+    const std::vector<float>& row = vectors.rows[text];
+    if (row.size() == vectors.width) {
+      line["embedding"] = row;
+    } else {
+      for (size_t first = 0; first < row.size(); first += vectors.width) {
+        line["embeddings"].push_back(
+            std::vector<float>(row.begin() + first, row.begin() + first + vectors.width));
+      }
+    }
+    print("{}\n", to_text(line));
+  }
+}
+
+Result<> embed(const EmbedOptions& options) {
+  VOLVELLE_ASSIGN_OR_RETURN(const std::shared_ptr<const Model> model, open_encoder(options.model));
+  const Task* stated = model->encoder()->task(TaskKind::kEmbed);
+  Task task = stated != nullptr ? *stated : Task{.pooling = Pooling::kMean};
+  if (options.pooling) task.pooling = *options.pooling;
+  task.normalize |= options.normalize;
+  VOLVELLE_ASSIGN_OR_RETURN(const Sentences sentences, read_sentences(*model, options.input));
+  VOLVELLE_ASSIGN_OR_RETURN(ThreadPool pool, make_pool(options.compute));
+  VOLVELLE_ASSIGN_OR_RETURN(const Vectors vectors, compute(model, pool, task, sentences));
+  if (!options.output.empty()) return write_npy(options.output, vectors);
+  print_lines(vectors, sentences);
+  return {};
+}
+
+}  // namespace
+
+void add_embed_command(Program& program) {
+  const auto options = std::make_shared<EmbedOptions>();
+  CLI::App& command = program.add_command(
+      {"embed", "Makes vectors of texts",
+       "Examples:\n"
+       "  volvelle embed minilm.vvl -p \"A cat sat on the mat.\"\n"
+       "  volvelle embed minilm.vvl --lines sentences.txt --normalize -o vectors.npy\n"
+       "  volvelle embed minilm.vvl --tokens 101,7592,102 --pool none -o states.npy\n\n"
+       "Prints a JSON object a line, or writes a NumPy file of float32 [texts, width]. Texts of "
+       "any "
+       "lengths go through\n"
+       "together. A text that is split has the mean of its parts' vectors, each counting as its "
+       "tokens do."},
+      [options] { return embed(*options); });
+  EmbedOptions& o = *options;
+  add_model_option(command, o.model);
+  add_sentence_options(command, o.input, /*many=*/true);
+  static const std::map<std::string, Pooling> kPoolings = {{"none", Pooling::kNone},
+                                                           {"mean", Pooling::kMean},
+                                                           {"cls", Pooling::kFirst},
+                                                           {"max", Pooling::kMax},
+                                                           {"last", Pooling::kLast}};
+  command
+      .add_option_function<Pooling>(
+          "--pool", [&o](Pooling given) { o.pooling = given; },
+          "Which vector a text has: none (one for each token), mean, cls, "
+          "max or last (default: as the model says)")
+      ->transform(CLI::CheckedTransformer(kPoolings).description(""))
+      ->type_name("HOW");
+  command.add_flag("--normalize", o.normalize, "Scale vectors to a length of 1");
+  command.add_option("-o,--output", o.output, "The .npy file to write instead of JSON lines")
+      ->type_name("OUT.npy");
+  add_thread_options(command, o.compute);
+}
+
+}  // namespace volvelle

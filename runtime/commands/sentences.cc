@@ -1,0 +1,162 @@
+#include "runtime/commands/sentences.h"
+
+#include <algorithm>
+#include <map>
+
+#include "runtime/commands/compute.h"
+#include "runtime/commands/runtime_commands.h"
+
+namespace volvelle {
+namespace {
+
+// Tokens that a sentence may have.
+size_t limit_of(const Model& model) {
+  const Stack& stack = *model.encoder();
+  return std::min(stack.context, stack.position_limit);
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    std::string line = text.substr(begin, end - begin);
+    if (line.ends_with('\r')) line.pop_back();
+    lines.push_back(std::move(line));
+    begin = end + 1;
+  }
+  return lines;
+}
+
+Sentence sentence_of(Encoding encoding) {
+  return {std::move(encoding.ids), {encoding.types.begin(), encoding.types.end()}};
+}
+
+// A long text as several, each with the special tokens of its own.
+Result<void> split(const Tokenizer& tokenizer, const std::string& text, size_t index, size_t limit,
+                   Sentences& sentences) {
+  VOLVELLE_ASSIGN_OR_RETURN(const Encoding empty, tokenizer.encode_text(""));
+  if (empty.ids.size() >= limit) return fail("{} positions hold no text", limit);
+  VOLVELLE_ASSIGN_OR_RETURN(const std::vector<int32_t> plain,
+                            tokenizer.encode(text, {.add_special = false}));
+  const auto& prefix = tokenizer.spec().prefix;
+  const auto& suffix = tokenizer.spec().suffix;
+  const size_t room = limit - empty.ids.size();
+  for (size_t first = 0; first < plain.size(); first += room) {
+    Sentence part;
+    part.tokens.assign(prefix.begin(), prefix.end());
+    const size_t count = std::min(room, plain.size() - first);
+    part.tokens.insert(part.tokens.end(), plain.begin() + first, plain.begin() + first + count);
+    part.tokens.insert(part.tokens.end(), suffix.begin(), suffix.end());
+    sentences.all.push_back(std::move(part));
+    sentences.text_of.push_back(index);
+  }
+  return {};
+}
+
+Result<void> add_text(const Tokenizer& tokenizer, const SentenceOptions& options, size_t limit,
+                      std::string text, Sentences& sentences, size_t& cut) {
+  const size_t index = sentences.texts.size();
+  EncodeOptions how;
+  if (options.overflow == Overflow::kTruncate) how.limit = limit;
+  VOLVELLE_ASSIGN_OR_RETURN(Encoding encoding,
+                            options.pair.empty() ? tokenizer.encode_text(text, how)
+                                                 : tokenizer.encode_pair(text, options.pair, how));
+  if (encoding.cut > 0) ++cut;
+  const size_t count = encoding.ids.size();
+  if (count == 0) return fail("text {} has no tokens", index + 1);
+  if (count > limit && options.overflow == Overflow::kError) {
+    return fail(
+        "text {} has {} tokens, and the model's positions end at {}; --overflow truncate or "
+        "split does with that",
+        index + 1, count, limit);
+  }
+  sentences.texts.push_back(text);
+  if (count > limit) return split(tokenizer, text, index, limit, sentences);
+  sentences.all.push_back(sentence_of(std::move(encoding)));
+  sentences.text_of.push_back(index);
+  return {};
+}
+
+}  // namespace
+
+size_t Sentences::longest() const {
+  size_t most = 1;
+  for (const Sentence& sentence : all) most = std::max(most, sentence.tokens.size());
+  return most;
+}
+
+void add_sentence_options(CLI::App& command, SentenceOptions& options, bool many) {
+  std::vector<const CLI::Option*> sources = {add_text_option(command, options.text),
+                                             add_tokens_option(command, options.tokens)};
+  if (many) {
+    sources.push_back(command
+                          .add_option("--lines", options.lines,
+                                      "A file of texts, one a line; - is standard input")
+                          ->type_name("FILE"));
+  } else {
+    command.add_option("--pair", options.pair, "A second text, for models of two")
+        ->type_name("TEXT");
+  }
+  require_one_of(command, sources);
+  static const std::map<std::string, Overflow> kOverflows = {
+      {"truncate", Overflow::kTruncate}, {"error", Overflow::kError}, {"split", Overflow::kSplit}};
+  std::map<std::string, Overflow> allowed = kOverflows;
+  if (!many) allowed.erase("split");
+  command
+      .add_option("--overflow", options.overflow,
+                  many ? "Longer texts than positions: truncate (default), error or split"
+                       : "Longer texts than positions: truncate (default) or error")
+      ->transform(CLI::CheckedTransformer(allowed).description(""))
+      ->type_name("HOW");
+}
+
+Result<const Tokenizer*> tokenizer_of(const Model& model) {
+  if (model.tokenizer() != nullptr) return model.tokenizer();
+  return fail(
+      "{}: the file has no tokenizer for a text; give --tokens, or convert again from a "
+      "source that has one",
+      model.path());
+}
+
+Result<Sentences> read_sentences(const Model& model, const SentenceOptions& options) {
+  Sentences sentences;
+  const size_t limit = limit_of(model);
+  if (!options.tokens.empty()) {
+    VOLVELLE_ASSIGN_OR_RETURN(std::vector<int32_t> tokens, parse_tokens(options.tokens));
+    if (tokens.size() > limit && options.overflow == Overflow::kTruncate) {
+      print_notice("{} tokens are cut to the {} that the model's positions hold", tokens.size(),
+                   limit);
+      tokens.resize(limit);
+    }
+    sentences.all.push_back({std::move(tokens), {}});
+    sentences.text_of.push_back(0);
+    sentences.texts.emplace_back();
+    return sentences;
+  }
+  VOLVELLE_ASSIGN_OR_RETURN(const Tokenizer* tokenizer, tokenizer_of(model));
+  std::vector<std::string> texts;
+  if (options.text.has_value()) {
+    texts.push_back(*options.text);
+  } else {
+    VOLVELLE_ASSIGN_OR_RETURN(const std::string whole, read_text(options.lines));
+    texts = lines_of(whole);
+    if (texts.empty()) return fail("{}: has no lines", options.lines);
+  }
+  size_t cut = 0;
+  for (std::string& text : texts) {
+    VOLVELLE_RETURN_IF_ERROR(add_text(*tokenizer, options, limit, std::move(text), sentences, cut));
+  }
+  if (cut > 0) {
+    print_notice("{} of {} texts {} cut to the {} tokens that the model's positions hold", cut,
+                 texts.size(), cut == 1 ? "is" : "are", limit);
+  }
+  return sentences;
+}
+
+Result<std::shared_ptr<const Model>> open_encoder(const std::string& path) {
+  VOLVELLE_ASSIGN_OR_RETURN(std::shared_ptr<const Model> model, open_model(path));
+  if (model->encoder() != nullptr) return model;
+  return fail("{}: has no encoder; `volvelle run` continues a text with it", path);
+}
+
+}  // namespace volvelle

@@ -1,0 +1,46 @@
+// What goes into an encoder, as commands are given it: one text, a pair, lines of a file, or ids;
+// and what is done about texts that are longer than the model's positions.
+
+#ifndef VOLVELLE_RUNTIME_COMMANDS_SENTENCES_H_
+#define VOLVELLE_RUNTIME_COMMANDS_SENTENCES_H_
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/commands/program.h"
+#include "runtime/encoder.h"
+#include "runtime/model.h"
+
+namespace volvelle {
+
+enum class Overflow { kTruncate, kError, kSplit };
+
+struct SentenceOptions {
+  std::optional<std::string> text;
+  std::string pair, tokens, lines;
+  Overflow overflow = Overflow::kTruncate;
+};
+
+struct Sentences {
+  std::vector<Sentence> all;
+  std::vector<size_t> text_of;     // [all]: which text each is, or is a part of
+  std::vector<std::string> texts;  // as given; empty for ids
+  size_t longest() const;
+};
+
+// -p, --tokens and, where `many`, --lines and --overflow. One of the first three is required.
+void add_sentence_options(CLI::App& command, SentenceOptions& options, bool many);
+
+// Encodes what was given. Notices tell what was cut; errors name the text and the limit.
+Result<Sentences> read_sentences(const Model& model, const SentenceOptions& options);
+
+// The tokenizer, or a sentence that the model has none.
+Result<const Tokenizer*> tokenizer_of(const Model& model);
+
+// The model at `path`, which must have an encoder and a task of this kind.
+Result<std::shared_ptr<const Model>> open_encoder(const std::string& path);
+
+}  // namespace volvelle
+
+#endif  // VOLVELLE_RUNTIME_COMMANDS_SENTENCES_H_
