@@ -314,7 +314,7 @@ Result<ConvertReport> convert(const ConvertOptions& options, const ThreadPool& t
   report.trained_context = model.trained_context;
   report.tied = model.head.weight == model.embedding;
   report.layers = describe_layers(model);
-  if (!report.tied && options.weights == WeightType::kQ4) {
+  if (!report.tied && !model.encodes && options.weights == WeightType::kQ4) {
     report.notices.push_back("the head is no copy of the embedding; it is stored as q8");
   }
 

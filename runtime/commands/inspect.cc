@@ -241,25 +241,48 @@ ordered_json describe_block(const Model& model, const Block& block) {
           {"weights", volvelle::name_of(attention.qkv.weight->type)}};
 }
 
+ordered_json describe_task(const Task& task, const Stack& stack) {
+  const char* const kinds[] = {"embed", "fill", "classify", "tag"};
+  const char* const poolings[] = {"none", "cls", "mean", "max", "last", "weighted_mean"};
+  return {{"kind", kinds[static_cast<size_t>(task.kind)]},
+          {"pooling", poolings[static_cast<size_t>(task.pooling)]},
+          {"outputs", task.outputs(stack.width)},
+          {"normalize", task.normalize},
+          {"labels", task.labels}};
+}
+
 struct Sizes {
   ordered_json by_part, by_type;
 };
+
+// The decoder, or the encoder of a model that is nothing else.
+const Stack& main_stack(const Model& model) {
+  return model.generates() ? model.decoder() : *model.encoder();
+}
 
 Sizes sizes_of(const Model& model) {
   std::set<const Tensor*> counted;
   const auto bytes = [&](const Tensor* tensor) -> uint64_t {
     return tensor != nullptr && counted.insert(tensor).second ? tensor->bytes() : 0;
   };
-  const Stack& stack = model.decoder();
-  const uint64_t embedding = bytes(stack.embedding);
-  const uint64_t head = bytes(stack.head.weight);
+  uint64_t embedding = bytes(main_stack(model).embedding);
+  if (model.encoder() != nullptr) embedding += bytes(model.encoder()->embedding);
+  const uint64_t head = bytes(main_stack(model).head.weight);
   uint64_t attention = 0, feed_forward = 0, rest = 0, positions = 0;
-  for (const Block& block : stack.blocks) {
-    attention += bytes(block.attention.qkv.weight) + bytes(block.attention.output.weight);
-    for (const Expert& expert : block.feed_forward.experts) {
-      feed_forward += bytes(expert.gate_up.weight) + bytes(expert.down.weight);
+  const auto count = [&](const Stack& stack) {
+    for (const Block& block : stack.blocks) {
+      attention += bytes(block.attention.qkv.weight) + bytes(block.attention.output.weight);
+      if (block.cross) {
+        attention += bytes(block.cross->query.weight) + bytes(block.cross->key_value.weight) +
+                     bytes(block.cross->output.weight);
+      }
+      for (const Expert& expert : block.feed_forward.experts) {
+        feed_forward += bytes(expert.gate_up.weight) + bytes(expert.down.weight);
+      }
     }
-  }
+  };
+  if (model.encoder() != nullptr) count(*model.encoder());
+  if (model.generates()) count(model.decoder());
   for (const Position& position : model.positions()) {
     if (const auto* rotary = std::get_if<Rotary>(&position.scheme)) {
       positions += (rotary->dial.coarse_rows + rotary->dial.fine_rows) * rotary->dial.width() *
@@ -319,7 +342,7 @@ ordered_json describe_tokenizer(const Model& model) {
 }
 
 ordered_json describe(const Model& model, bool verified) {
-  const Stack& stack = model.decoder();
+  const Stack& stack = main_stack(model);
   const Generation& generation = model.generation();
   Sizes sizes = sizes_of(model);
   ordered_json json = {{"file", model.path()},
@@ -353,6 +376,13 @@ ordered_json describe(const Model& model, bool verified) {
   for (const Position& position : model.positions())
     json["positions"].push_back(describe_position(position, stack.trained_context));
   for (const Block& block : stack.blocks) json["blocks"].push_back(describe_block(model, block));
+  if (const Stack* encoder = model.encoder()) {
+    json["tasks"] = ordered_json::array();
+    for (const Task& task : encoder->tasks) json["tasks"].push_back(describe_task(task, *encoder));
+    for (const Block& block : encoder->blocks) {
+      if (model.generates()) json["encoder_blocks"].push_back(describe_block(model, block));
+    }
+  }
   return json;
 }
 
@@ -477,14 +507,23 @@ void print_table(const ordered_json& json) {
   for (size_t i = 0; i < json["positions"].size(); ++i) {
     line(std::format("position {}", i).c_str(), position_line(json["positions"][i]));
   }
-  const ordered_json& blocks = json["blocks"];
-  for (size_t first = 0; first < blocks.size();) {  // equal neighbours on one line
-    size_t last = first;
-    while (last + 1 < blocks.size() && blocks[last + 1] == blocks[first]) ++last;
-    line((first == last ? std::format("block {}", first) : std::format("blocks {}-{}", first, last))
-             .c_str(),
-         block_line(blocks[first]));
-    first = last + 1;
+  const auto print_blocks = [&](const char* what, const ordered_json& blocks) {
+    for (size_t first = 0; first < blocks.size();) {  // equal neighbours on one line
+      size_t last = first;
+      while (last + 1 < blocks.size() && blocks[last + 1] == blocks[first]) ++last;
+      line((first == last ? std::format("{} {}", what, first)
+                          : std::format("{}s {}-{}", what, first, last))
+               .c_str(),
+           block_line(blocks[first]));
+      first = last + 1;
+    }
+  };
+  if (json.contains("encoder_blocks")) print_blocks("encoder", json["encoder_blocks"]);
+  print_blocks("block", json["blocks"]);
+  for (const ordered_json& task : json.value("tasks", ordered_json::array())) {
+    line("task", std::format("{}, pooling {}, {} outputs{}", task["kind"].get<std::string>(),
+                             task["pooling"].get<std::string>(), task["outputs"].get<size_t>(),
+                             task["normalize"].get<bool>() ? ", scaled to length 1" : ""));
   }
   if (const ordered_json& tokenizer = json["tokenizer"]; tokenizer.is_null()) {
     line("tokenizer", "none");

@@ -162,7 +162,7 @@ Result<std::vector<Plot>> plot_positions(const Model& model, const std::string& 
   if (!std::filesystem::is_directory(folder, error)) {
     return fail("{}: cannot be made a folder; choose another for the plots", folder);
   }
-  const Stack& stack = model.decoder();
+  const Stack& stack = model.generates() ? model.decoder() : *model.encoder();
   const std::string title = model.name().empty() ? "Model" : model.name();
   std::vector<Plot> plots;
   const auto write = [&](size_t position, const char* scheme, const char* what,
