@@ -79,7 +79,7 @@ Offset<file::Position> add(FlatBufferBuilder& builder, const RotaryPlan& plan,
 }
 
 Offset<file::Position> add(FlatBufferBuilder& builder, const recipe::SlopesPlan& plan) {
-  const auto bias = file::CreateLinearBiasDirect(builder, &plan.slopes);
+  const auto bias = file::CreateLinearBiasDirect(builder, &plan.slopes, plan.symmetric);
   return file::CreatePosition(builder, file::Scheme::LinearBias, bias.Union());
 }
 
@@ -95,8 +95,11 @@ Offset<file::Position> add(FlatBufferBuilder& builder, const recipe::BucketedBia
 }
 
 Offset<file::Position> add(FlatBufferBuilder& builder, const recipe::ClippedRelative& plan) {
-  const auto tables = file::CreateClippedRelative(builder, plan.key, plan.query, plan.value,
-                                                  plan.clip_distance, plan.unclipped);
+  const auto row_of = plan.row_of.empty() ? Offset<flatbuffers::Vector<uint16_t>>()
+                                          : builder.CreateVector(plan.row_of);
+  const auto tables =
+      file::CreateClippedRelative(builder, plan.key, plan.query, plan.value, plan.clip_distance,
+                                  plan.unclipped, plan.heads, row_of);
   return file::CreatePosition(builder, file::Scheme::ClippedRelative, tables.Union());
 }
 
@@ -238,6 +241,8 @@ Offset<file::Stack> add_stack(FlatBufferBuilder& builder, const recipe::Stack& m
   if (model.head_activation) stack.add_head_activation(*model.head_activation);
   stack.add_head_norm(head_norm);
   stack.add_token_types(model.token_types);
+  stack.add_projects_last(model.projects_last);
+  stack.add_mixes_positions(model.mixes_positions);
   stack.add_tasks(task_list);
   stack.add_logit_scale(model.logit_scale);
   stack.add_logit_soft_cap(model.logit_soft_cap);

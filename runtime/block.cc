@@ -21,7 +21,12 @@ AttentionShape attention_shape(const Attention& attention) {
   }
   RelativeRows relative;
   if (const ClippedRelative* tables = attention.relative) {
-    relative = {rows(tables->key), rows(tables->query), rows(tables->value), tables->clip_distance};
+    relative = {.key = rows(tables->key),
+                .query = rows(tables->query),
+                .value = rows(tables->value),
+                .clip = tables->clip_distance,
+                .row_of = tables->row_of.empty() ? nullptr : tables->row_of.data(),
+                .head_stride = tables->heads > 1 ? tables->rows * attention.head_dim : 0};
   }
   return {.query_heads = attention.query_heads,
           .kv_heads = attention.kv_heads,
@@ -110,6 +115,11 @@ Result<void> BlockOperator::run(const Chunk& chunk, std::span<const CacheView> c
     input = normed(block.attention_norm);
   }
   VOLVELLE_RETURN_IF_ERROR(attention_branch(input, chunk, caches, rotary_rows, w, pool));
+  if (block.residual == Residual::kTwiceNormed) {
+    for_rows(pool, chunk.tokens, [&](size_t first, size_t count) {
+      add(chunk.x + first * width_, count * width_, w.branch + first * width_);
+    });
+  }
   norm_rows(block.attention_output_norm, w.branch, w.branch);
 
   switch (block.residual) {
@@ -126,6 +136,7 @@ Result<void> BlockOperator::run(const Chunk& chunk, std::span<const CacheView> c
       add_branch();
       break;
     case Residual::kPostNorm:
+    case Residual::kTwiceNormed:
       add_branch();
       norm_rows(block.attention_norm, chunk.x, chunk.x);
       if (block.cross) {
@@ -142,7 +153,9 @@ Result<void> BlockOperator::run(const Chunk& chunk, std::span<const CacheView> c
   VOLVELLE_RETURN_IF_ERROR(feed_forward_branch(input, chunk.tokens, w, pool));
   norm_rows(block.feed_forward_output_norm, w.branch, w.branch);
   add_branch();
-  if (block.residual == Residual::kPostNorm) norm_rows(block.feed_forward_norm, chunk.x, chunk.x);
+  if (block.residual == Residual::kPostNorm || block.residual == Residual::kTwiceNormed) {
+    norm_rows(block.feed_forward_norm, chunk.x, chunk.x);
+  }
   return {};
 }
 

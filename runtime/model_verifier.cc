@@ -267,8 +267,22 @@ Result<BucketedBias> ModelVerifier::bucketed_bias(const file::BucketedBias& stor
 Result<ClippedRelative> ModelVerifier::clipped_relative(const file::ClippedRelative& stored,
                                                         const std::string& where) {
   ClippedRelative relative{.clip_distance = stored.clip_distance(),
-                           .unclipped = stored.unclipped()};
-  const uint64_t rows = 2 * uint64_t{stored.clip_distance()} + 1;
+                           .unclipped = stored.unclipped(),
+                           .heads = stored.heads()};
+  if (relative.heads == 0 || relative.heads > kMaxHeads) {
+    return refuse("{}: {} heads are out of range", where, relative.heads);
+  }
+  const uint64_t distances = 2 * uint64_t{stored.clip_distance()} + 1;
+  relative.rows = distances;
+  if (const auto* row_of = stored.row_of()) {
+    if (row_of->size() != distances) {
+      return refuse("{}: it has {} rows of distances and needs {}", where, row_of->size(),
+                    distances);
+    }
+    relative.row_of = {row_of->data(), row_of->size()};
+    relative.rows = size_t{std::ranges::max(relative.row_of)} + 1;
+  }
+  const uint64_t rows = relative.heads * relative.rows;
   for (const auto& [name, index, table] :
        {std::tuple{"key_table", stored.key_table(), &relative.key},
         std::tuple{"query_table", stored.query_table(), &relative.query},
@@ -475,6 +489,10 @@ Result<void> ModelVerifier::join_position(const file::Attention& stored, Stack& 
       return refuse("{}.clipped_relative: tensor {} has rows of {} for a head_dim of {}", where,
                     table->name, table->columns, attention.head_dim);
     }
+    if (relative->heads != 1 && relative->heads != attention.query_heads) {
+      return refuse("{}.clipped_relative: it has rows of {} heads for {} query heads", where,
+                    relative->heads, attention.query_heads);
+    }
     const size_t reach = relative->clip_distance + 1;
     if (relative->unclipped && reach < stack.context) {
       return refuse(
@@ -669,6 +687,9 @@ Result<Block> ModelVerifier::block(const file::Block* stored, Stack& stack,
     case file::Residual::post_norm:
       block.residual = Residual::kPostNorm;
       break;
+    case file::Residual::twice_normed:
+      block.residual = Residual::kTwiceNormed;
+      break;
     case file::Residual::normed:
       block.residual = Residual::kNormed;
       break;
@@ -691,8 +712,9 @@ Result<Block> ModelVerifier::block(const file::Block* stored, Stack& stack,
     VOLVELLE_ASSIGN_OR_RETURN(*norm_verified,
                               norm(norm_stored, stack.width, std::format("{}, {}", where, name)));
   }
-  const bool on_stream =
-      block.residual == Residual::kPostNorm || block.residual == Residual::kNormed;
+  const bool on_stream = block.residual == Residual::kPostNorm ||
+                         block.residual == Residual::kNormed ||
+                         block.residual == Residual::kTwiceNormed;
   if (on_stream && !(block.attention_norm && block.feed_forward_norm)) {
     return refuse("{}: its residual layout needs both norms", where);
   }
@@ -732,6 +754,8 @@ Result<void> ModelVerifier::add_embedding(const file::Stack& stored, Stack& stac
                   stack.embedding->name, stack.embedding->rows, stack.embedding->columns,
                   stack.width);
   }
+  stack.projects_last = stored.projects_last() && stack.embedding_projection;
+  const size_t placed = stack.projects_last ? stack.embedding->columns : stack.width;
   if (stored.token_types() >= 0) {
     VOLVELLE_ASSIGN_OR_RETURN(stack.token_types,
                               position_table(stored.token_types(), "stack, token_types"));
@@ -741,7 +765,7 @@ Result<void> ModelVerifier::add_embedding(const file::Stack& stored, Stack& stac
     }
   }
   VOLVELLE_ASSIGN_OR_RETURN(stack.embedding_norm,
-                            norm(stored.embedding_norm(), stack.width, "stack, embedding_norm"));
+                            norm(stored.embedding_norm(), placed, "stack, embedding_norm"));
   if (stored.position() < 0) return {};
   if (static_cast<size_t>(stored.position()) >= model_.positions_.size()) {
     return refuse("stack, position: there is no position {}", stored.position());
@@ -751,11 +775,11 @@ Result<void> ModelVerifier::add_embedding(const file::Stack& stored, Stack& stac
     return refuse("stack, position: position {} is not an additive table", stored.position());
   }
   const size_t reach = stack.additive->table->rows - stack.additive->row_offset;
-  if (stack.additive->table->columns != stack.width || reach < stack.context) {
+  if (stack.additive->table->columns != placed || reach < stack.context) {
     return refuse(
         "stack, position: tensor {} is {} x {} and must have {} columns and rows for {} positions",
         stack.additive->table->name, stack.additive->table->rows, stack.additive->table->columns,
-        stack.width, stack.context);
+        placed, stack.context);
   }
   stack.position_limit = std::min(stack.position_limit, reach);
   return {};

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "converter/families/rotary.h"
+#include "converter/positions/disentangled.h"
 
 namespace volvelle {
 
@@ -91,6 +92,8 @@ class Builder {
 
   Result<recipe::Model> build() {
     model_.encodes = decoder_.encodes;
+    model_.projects_last = decoder_.projects_last;
+    model_.mixes_positions = decoder_.mixes_positions;
     model_.width = static_cast<uint32_t>(decoder_.width);
     model_.trained_context = static_cast<uint32_t>(decoder_.context);
     model_.embedding_scale = static_cast<float>(decoder_.embedding_scale);
@@ -101,7 +104,7 @@ class Builder {
       layer_ = std::to_string(layer);
       prefix_ = names_.block != nullptr ? std::format("{}.{}.", names_.block, layer) : "";
       block_ = std::format("{}block.{}.", decoder_.encodes ? "encoder." : "", layer);
-      VOLVELLE_ASSIGN_OR_RETURN(recipe::Block block, add_block());
+      VOLVELLE_ASSIGN_OR_RETURN(recipe::Block block, add_block(layer));
       const bool slides = decoder_.slides && decoder_.slides(layer);
       block.attention.window = static_cast<uint32_t>(slides ? decoder_.window : 0);
       block.attention.chunked = slides && decoder_.chunked;
@@ -163,9 +166,12 @@ class Builder {
   }
 
   Result<int> position_of(uint64_t layer, bool slides) {
-    if (!decoder_.slopes.empty()) return add_position(recipe::SlopesPlan{decoder_.slopes});
+    if (!decoder_.slopes.empty()) {
+      return add_position(recipe::SlopesPlan{decoder_.slopes, decoder_.encodes});
+    }
     if (decoder_.buckets) return bucketed_bias(*decoder_.buckets);
     if (decoder_.relative) return relative_rows(*decoder_.relative);
+    if (decoder_.disentangled) return disentangled_rows(*decoder_.disentangled);
     const std::optional<RotaryPlan>& rotary = slides ? decoder_.sliding_rotary : decoder_.rotary;
     if (!rotary || (decoder_.rotates && !decoder_.rotates(layer))) return -1;
     return add_position(*rotary);
@@ -207,6 +213,48 @@ class Builder {
     return add_position(relative);
   }
 
+  // The rows of one head after the other's, as attention reads them.
+  Result<int> disentangled_rows(const DisentangledShape& shape) {
+    recipe::ClippedRelative relative{
+        .clip_distance = static_cast<uint32_t>(shape.row_of.size() / 2),
+        .heads = static_cast<uint32_t>(decoder_.query_heads),
+        .row_of = shape.row_of};
+    const uint64_t width = decoder_.query_heads * decoder_.head_dim;
+    VOLVELLE_ASSIGN_OR_RETURN(
+        const SourceTensor* table,
+        checkpoint_.require(std::string(shape.table) + ".weight", {0, decoder_.width}));
+    if (table->rows() < shape.rows) {
+      return fail("{}: tensor {} has {} rows; the settings ask for {}", checkpoint_.path(),
+                  table->name, table->rows(), shape.rows);
+    }
+    ProjectedRows rows{.table = table,
+                       .rows = shape.rows,
+                       .heads = decoder_.query_heads,
+                       .epsilon = decoder_.epsilon};
+    if (shape.norm != nullptr) {
+      const std::string norm = shape.norm;
+      VOLVELLE_ASSIGN_OR_RETURN(rows.norm_weight,
+                                checkpoint_.require(norm + ".weight", {decoder_.width}));
+      VOLVELLE_ASSIGN_OR_RETURN(rows.norm_bias,
+                                checkpoint_.require(norm + ".bias", {decoder_.width}));
+    }
+    for (const auto& [name, source, index] :
+         {std::tuple{"attention.relative_key", names_.relative_key, &relative.key},
+          std::tuple{"attention.relative_query", names_.relative_query, &relative.query}}) {
+      if (source == nullptr) continue;
+      VOLVELLE_ASSIGN_OR_RETURN(
+          rows.weight, checkpoint_.require(path_of(source) + ".weight", {width, decoder_.width}));
+      VOLVELLE_ASSIGN_OR_RETURN(rows.bias, checkpoint_.require(path_of(source) + ".bias", {width}));
+      *index = add_tensor({block_ + name,
+                           recipe::Use::kTable,
+                           decoder_.query_heads * shape.rows,
+                           decoder_.head_dim,
+                           {},
+                           rows});
+    }
+    return add_position(relative);
+  }
+
   Result<void> add_embedding() {
     const std::string name = std::string(names_.embedding) + ".weight";
     VOLVELLE_ASSIGN_OR_RETURN(embedding_,
@@ -226,9 +274,11 @@ class Builder {
                                          rows,
                                          embedding_width(),
                                          {{embedding_, rows}}});
-    VOLVELLE_ASSIGN_OR_RETURN(model_.embedding_projection,
-                              add_projection("embedding_projection", names_.embedding_projection,
-                                             embedding_width(), decoder_.width, Bias::kNone));
+    VOLVELLE_ASSIGN_OR_RETURN(
+        model_.embedding_projection,
+        add_projection("embedding_projection", names_.embedding_projection, embedding_width(),
+                       decoder_.width, decoder_.embedding_projection_bias));
+    const uint64_t placed = decoder_.projects_last ? embedding_width() : decoder_.width;
     if (names_.token_types != nullptr) {
       VOLVELLE_ASSIGN_OR_RETURN(
           const SourceTensor* types,
@@ -243,15 +293,15 @@ class Builder {
       const std::string table = std::string(names_.learned_table) + ".weight";
       const uint64_t needed = decoder_.learned_offset + decoder_.context;
       VOLVELLE_ASSIGN_OR_RETURN(const SourceTensor* source,
-                                checkpoint_.require(table, {needed, decoder_.width}));
-      const int tensor = add_tensor(
-          {"position_table", recipe::Use::kTable, needed, decoder_.width, {{source, needed}}});
+                                checkpoint_.require(table, {needed, placed}));
+      const int tensor =
+          add_tensor({"position_table", recipe::Use::kTable, needed, placed, {{source, needed}}});
       model_.position = add_position(
           recipe::AdditiveTable{tensor, static_cast<uint32_t>(decoder_.learned_offset)});
     }
     if (decoder_.sinusoids) model_.position = add_position(*decoder_.sinusoids);
     VOLVELLE_ASSIGN_OR_RETURN(model_.embedding_norm,
-                              add_norm("embedding_norm", names_.embedding_norm, decoder_.width));
+                              add_norm("embedding_norm", names_.embedding_norm, placed));
     return {};
   }
 
@@ -500,7 +550,11 @@ class Builder {
   std::vector<Rows> feed_forward_rows() const {
     const uint64_t inner = decoder_.feed_forward_width;
     if (decoder_.plain_feed_forward) return {{names_.up, inner}};
-    if (names_.gate_up != nullptr) return {{names_.gate_up, 2 * inner}};
+    if (names_.gate_up != nullptr) {
+      if (!decoder_.up_first) return {{names_.gate_up, 2 * inner}};
+      return {{names_.gate_up, inner, 0, inner, 2 * inner},
+              {names_.gate_up, inner, 0, 0, 2 * inner}};
+    }
     return {{names_.gate, inner}, {names_.up, inner}};
   }
 
@@ -573,13 +627,15 @@ class Builder {
     return feed_forward;
   }
 
-  Result<recipe::Block> add_block() {
+  Result<recipe::Block> add_block(uint64_t layer) {
     const Decoder& shape = decoder_;
     recipe::Block block;
     block.residual = shape.residual;
     block.branch_scale = static_cast<float>(shape.branch_scale);
-    VOLVELLE_ASSIGN_OR_RETURN(block.attention_norm,
-                              add_norm("attention_norm", names_.attention_norm, shape.width));
+    const bool bare = shape.bare_first_layer && layer == 0;
+    VOLVELLE_ASSIGN_OR_RETURN(
+        block.attention_norm,
+        add_norm("attention_norm", bare ? nullptr : names_.attention_norm, shape.width));
     VOLVELLE_ASSIGN_OR_RETURN(block.attention, add_attention());
     VOLVELLE_ASSIGN_OR_RETURN(
         block.attention_output_norm,
