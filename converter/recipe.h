@@ -55,7 +55,7 @@ struct Tensor {
   uint64_t rows = 0;
   uint64_t columns = 0;
   std::vector<Part> parts;
-  Computation computation = {};  // instead of parts; the tensor is a table
+  Computation computation = {};  // instead of parts; stored as f32
 };
 
 // Integers below are indices into Model::tensors or Model::positions; -1 is none.
@@ -122,6 +122,14 @@ struct CrossAttention {
   Linear output;
 };
 
+// Of a token's neighbours, added to what its block makes of it; see file::Convolution.
+struct Convolution {
+  uint32_t kernel = 1;
+  Linear linear;
+  std::optional<file::Activation> activation;
+  std::optional<Norm> norm;
+};
+
 struct Block {
   file::Residual residual = file::Residual::sequential;
   std::optional<Norm> attention_norm;
@@ -133,6 +141,7 @@ struct Block {
   FeedForward feed_forward;
   std::optional<Norm> feed_forward_output_norm;
   float branch_scale = 1;
+  std::optional<Convolution> convolution;
 };
 
 // A slope for each query head.

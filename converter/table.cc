@@ -177,6 +177,19 @@ Offset<file::CrossAttention> add(FlatBufferBuilder& builder,
                                     key_value, output);
 }
 
+Offset<file::Convolution> add(FlatBufferBuilder& builder,
+                              const std::optional<recipe::Convolution>& convolution) {
+  if (!convolution) return Offset<file::Convolution>();
+  const auto linear = add(builder, convolution->linear);
+  const auto norm = add(builder, convolution->norm);
+  file::ConvolutionBuilder table(builder);
+  table.add_kernel(convolution->kernel);
+  table.add_linear(linear);
+  if (convolution->activation) table.add_activation(*convolution->activation);
+  table.add_norm(norm);
+  return table.Finish();
+}
+
 Offset<file::Task> add(FlatBufferBuilder& builder, const recipe::Task& task) {
   std::vector<Offset<file::Layer>> layers;
   for (const recipe::Layer& layer : task.layers) {
@@ -203,9 +216,10 @@ Offset<file::Block> add(FlatBufferBuilder& builder, const recipe::Block& block) 
   const auto feed_forward_output_norm = add(builder, block.feed_forward_output_norm);
   const auto cross_norm = add(builder, block.cross_norm);
   const auto cross = add(builder, block.cross);
+  const auto convolution = add(builder, block.convolution);
   return file::CreateBlock(builder, block.residual, attention_norm, attention, feed_forward_norm,
                            feed_forward, attention_output_norm, feed_forward_output_norm,
-                           block.branch_scale, cross_norm, cross);
+                           block.branch_scale, cross_norm, cross, convolution);
 }
 
 Offset<file::Stack> add_stack(FlatBufferBuilder& builder, const recipe::Stack& model,

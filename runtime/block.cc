@@ -73,6 +73,9 @@ Result<BlockOperator> BlockOperator::make(const Model& model, const Block& block
     VOLVELLE_ASSIGN_OR_RETURN(result.cross_key_value_, pack(block.cross->key_value));
     VOLVELLE_ASSIGN_OR_RETURN(result.cross_output_, pack(block.cross->output));
   }
+  if (block.convolution) {
+    VOLVELLE_ASSIGN_OR_RETURN(result.convolution_, pack(block.convolution->linear));
+  }
   if (block.feed_forward.router.weight != nullptr) {
     VOLVELLE_ASSIGN_OR_RETURN(result.router_, pack(block.feed_forward.router));
   }
@@ -109,6 +112,7 @@ Result<void> BlockOperator::run(const Chunk& chunk, std::span<const CacheView> c
     });
   };
 
+  if (block.convolution) VOLVELLE_RETURN_IF_ERROR(convolve(chunk, w, pool));
   const float* input = chunk.x;
   if (block.residual == Residual::kNormed) norm_rows(block.attention_norm, chunk.x, chunk.x);
   if (block.residual == Residual::kSequential || block.residual == Residual::kParallel) {
@@ -156,6 +160,36 @@ Result<void> BlockOperator::run(const Chunk& chunk, std::span<const CacheView> c
   if (block.residual == Residual::kPostNorm || block.residual == Residual::kTwiceNormed) {
     norm_rows(block.feed_forward_norm, chunk.x, chunk.x);
   }
+  if (!block.convolution) return {};
+  add(w.convolved, chunk.tokens * width_, chunk.x);
+  norm_rows(block.convolution->norm, chunk.x, chunk.x);
+  return {};
+}
+
+// convolved = activation(linear(neighbours of x)); sequences are in the chunk from end to end.
+Result<void> BlockOperator::convolve(const Chunk& chunk, const Workspace& workspace,
+                                     const ThreadPool& pool) {
+  const Convolution& convolution = *block_->convolution;
+  const size_t kernel = convolution.kernel, half = kernel / 2;
+  float* to = workspace.neighbours;
+  for (const SequenceChunk& sequence : chunk.sequences) {
+    for (size_t t = 0; t < sequence.tokens; ++t) {
+      for (size_t i = 0; i < kernel; ++i, to += width_) {
+        if (t + i < half || t + i - half >= sequence.tokens) {
+          std::fill_n(to, width_, 0.0f);
+        } else {
+          std::copy_n(chunk.x + (sequence.first + t + i - half) * width_, width_, to);
+        }
+      }
+    }
+  }
+  VOLVELLE_RETURN_IF_ERROR(convolution_.run(workspace.neighbours, chunk.tokens, workspace.convolved,
+                                            workspace.quantized, pool));
+  if (!convolution.activation) return {};
+  for_rows(pool, chunk.tokens, [&](size_t first, size_t count) {
+    float* const rows = workspace.convolved + first * width_;
+    activate(*convolution.activation, rows, width_, count, width_, rows, width_);
+  });
   return {};
 }
 

@@ -222,6 +222,14 @@ struct CrossAttention {
 
 enum class Residual : uint8_t { kSequential, kParallel, kPostNorm, kNormed, kTwiceNormed };
 
+// Of a token's neighbours, added to what its block makes of it; see file::Convolution.
+struct Convolution {
+  size_t kernel = 1;
+  Linear linear;  // inputs: kernel * width
+  std::optional<Activation> activation;
+  std::optional<Norm> norm;
+};
+
 // See file::Residual for what the layouts mean.
 struct Block {
   Residual residual = Residual::kSequential;
@@ -234,6 +242,7 @@ struct Block {
   FeedForward feed_forward;
   std::optional<Norm> feed_forward_output_norm;
   float branch_scale = 1;
+  std::optional<Convolution> convolution;
 };
 
 enum class Pooling : uint8_t { kNone, kFirst, kMean, kMax, kLast, kWeightedMean };

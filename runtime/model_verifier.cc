@@ -16,6 +16,7 @@ namespace {
 constexpr uint64_t kMaxDimension = 1ull << 31;
 constexpr uint64_t kMaxWidth = 1 << 20;
 constexpr uint64_t kMaxHeads = 1 << 14;
+constexpr uint64_t kMaxKernel = 63;
 constexpr uint64_t kMaxHeadDim = 1 << 13;
 constexpr uint64_t kMaxContext = 1ull << 24;  // up to here a float holds every distance exactly
 constexpr size_t kMaxBlocks = 1 << 12;
@@ -584,6 +585,21 @@ Result<Attention> ModelVerifier::attention(const file::Attention& stored, Stack&
   return attention;
 }
 
+Result<Convolution> ModelVerifier::convolution(const file::Convolution& stored, size_t width,
+                                               const std::string& where) {
+  Convolution convolution{.kernel = stored.kernel()};
+  if (convolution.kernel % 2 == 0 || convolution.kernel > kMaxKernel) {
+    return refuse("{}: its kernel {} is even or out of range", where, convolution.kernel);
+  }
+  VOLVELLE_ASSIGN_OR_RETURN(convolution.linear,
+                            linear(stored.linear(), width, convolution.kernel * width, where));
+  if (stored.activation()) {
+    VOLVELLE_ASSIGN_OR_RETURN(convolution.activation, activation(*stored.activation(), where));
+  }
+  VOLVELLE_ASSIGN_OR_RETURN(convolution.norm, norm(stored.norm(), width, where + ", norm"));
+  return convolution;
+}
+
 Result<CrossAttention> ModelVerifier::cross_attention(const file::CrossAttention& stored,
                                                       size_t width, const std::string& where) {
   CrossAttention cross{
@@ -726,6 +742,11 @@ Result<Block> ModelVerifier::block(const file::Block* stored, Stack& stack,
     }
     VOLVELLE_ASSIGN_OR_RETURN(block.cross, cross_attention(*stored->cross_attention(), stack.width,
                                                            where + ", cross_attention"));
+  }
+  if (stored->convolution() != nullptr) {
+    if (!block.attention.bidirectional) return refuse("{}: it has a convolution", where);
+    VOLVELLE_ASSIGN_OR_RETURN(block.convolution, convolution(*stored->convolution(), stack.width,
+                                                             where + ", convolution"));
   }
   VOLVELLE_ASSIGN_OR_RETURN(block.feed_forward, feed_forward(*stored->feed_forward(), stack.width,
                                                              where + ", feed_forward"));

@@ -59,7 +59,7 @@ Result<StackOperator> StackOperator::make(const Model& model, const Stack& stack
 // Lays all scratch out in one buffer: first its parts' sizes, then their places.
 Result<void> StackOperator::reserve(size_t inputs, size_t length) {
   const Stack& stack = *stack_;
-  size_t qkv = 0, attended = 0, inner = 0, attention = 0, experts = 0, source = 0;
+  size_t qkv = 0, attended = 0, inner = 0, attention = 0, experts = 0, source = 0, kernel = 0;
   inputs = std::max(inputs, stack.width);
   const auto reads = [&inputs](const Linear& linear) {
     inputs = std::max(inputs, linear.weight->padded_columns());
@@ -80,6 +80,10 @@ Result<void> StackOperator::reserve(size_t inputs, size_t length) {
       reads(cross->query);
       reads(cross->key_value);
       reads(cross->output);
+    }
+    if (const auto& convolution = block.convolution) {
+      kernel = std::max(kernel, convolution->kernel);
+      reads(convolution->linear);
     }
     for (const Expert& expert : feed_forward.experts) reads(expert.gate_up), reads(expert.down);
     if (feed_forward.router.weight == nullptr) continue;
@@ -107,6 +111,8 @@ Result<void> StackOperator::reserve(size_t inputs, size_t length) {
       {&workspace_.routes, chunk_ * experts},
       {&workspace_.routed, experts > 0 ? chunk_ * stack.width : 0},
       {&embedded_, chunk_ * projected},
+      {&workspace_.neighbours, chunk_ * kernel * stack.width},
+      {&workspace_.convolved, kernel > 0 ? chunk_ * stack.width : 0},
   };
   for (const Block& block : stack.blocks) {
     const Rotary* rotary = block.attention.rotary;

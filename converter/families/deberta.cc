@@ -26,6 +26,7 @@ constexpr DecoderNames kNames = {
 };
 
 constexpr const char* kPositionTable = "deberta.embeddings.position_embeddings";
+constexpr uint64_t kMostKernel = 63;
 constexpr uint64_t kMostRows = uint64_t{1} << 15;
 
 // Which of the two terms there are: "c2p|p2c", or a list.
@@ -62,6 +63,21 @@ Terms read_terms(Config& config) {
     first = end + 1;
   }
   return terms;
+}
+
+void read_convolution(Config& config, Decoder& decoder) {
+  const double kernel = config.number("conv_kernel_size", 0);
+  Decoder convolution;
+  read_activation(config, "conv_act", "tanh", convolution);
+  config.expect("conv_groups", 1);
+  if (kernel <= 0) return;
+  if (config.count("conv_kernel_size") % 2 == 0 || kernel > kMostKernel) {
+    config.refuse("conv_kernel_size", "is {}, even or above {}", kernel, kMostKernel);
+  }
+  decoder.convolution = ConvolutionShape{.linear = "deberta.encoder.conv.conv",
+                                         .norm = "deberta.encoder.conv.LayerNorm",
+                                         .kernel = config.count("conv_kernel_size"),
+                                         .activation = convolution.activation};
 }
 
 // A number of which everything below 1 stands for none.
@@ -151,7 +167,6 @@ Result<recipe::Model> describe_deberta_v2(Checkpoint& checkpoint) {
   config.value("pooler_dropout");
   config.expect("embedding_size", decoder.width);
   config.expect("attention_head_size", decoder.head_dim);
-  config.expect("conv_kernel_size", 0);
   decoder.names = kNames;
   decoder.encodes = true;
   decoder.residual = file::Residual::post_norm;
@@ -160,6 +175,7 @@ Result<recipe::Model> describe_deberta_v2(Checkpoint& checkpoint) {
   decoder.output_bias = Bias::kRequired;
   decoder.feed_forward_bias = Bias::kRequired;
   decoder.plain_feed_forward = true;
+  read_convolution(config, decoder);
   if (config.number("type_vocab_size", 0) > 0) {
     decoder.names.token_types = "deberta.embeddings.token_type_embeddings";
   }

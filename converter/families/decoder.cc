@@ -627,6 +627,37 @@ class Builder {
     return feed_forward;
   }
 
+  Result<recipe::Convolution> add_convolution(const ConvolutionShape& shape) {
+    recipe::Convolution convolution{.kernel = static_cast<uint32_t>(shape.kernel),
+                                    .activation = shape.activation};
+    const uint64_t width = decoder_.width, kernel = shape.kernel;
+    const std::string name = shape.linear;
+    VOLVELLE_ASSIGN_OR_RETURN(const SourceTensor* stored,
+                              checkpoint_.require(name + ".weight", {width, width, kernel}));
+    const auto neighbour_by_neighbour = [=](const TensorSource& source,
+                                            const ThreadPool&) -> Result<std::vector<float>> {
+      std::vector<float> values(width * width * kernel), ordered(values.size());
+      VOLVELLE_RETURN_IF_ERROR(source.read(*stored, 0, width * width, values));
+      for (uint64_t i = 0; i < values.size(); ++i) {
+        const uint64_t output = i / kernel / width, input = i / kernel % width;
+        ordered[(output * kernel + i % kernel) * width + input] = values[i];
+      }
+      return ordered;
+    };
+    convolution.linear.weight = add_tensor({block_ + "convolution.weight",
+                                            recipe::Use::kVector,
+                                            width,
+                                            kernel * width,
+                                            {},
+                                            neighbour_by_neighbour});
+    VOLVELLE_ASSIGN_OR_RETURN(convolution.linear.bias,
+                              add_vector("convolution.bias", name + ".bias", width, 0));
+    const std::string prefix = std::exchange(prefix_, "");
+    VOLVELLE_ASSIGN_OR_RETURN(convolution.norm, add_norm("convolution.norm", shape.norm, width));
+    prefix_ = prefix;
+    return convolution;
+  }
+
   Result<recipe::Block> add_block(uint64_t layer) {
     const Decoder& shape = decoder_;
     recipe::Block block;
@@ -651,6 +682,9 @@ class Builder {
     VOLVELLE_ASSIGN_OR_RETURN(
         block.feed_forward_output_norm,
         add_norm("feed_forward_output_norm", names_.feed_forward_output_norm, shape.width));
+    if (shape.convolution && layer == 0) {
+      VOLVELLE_ASSIGN_OR_RETURN(block.convolution, add_convolution(*shape.convolution));
+    }
     return block;
   }
 
@@ -669,7 +703,7 @@ class Builder {
 
 void read_activation(Config& config, const std::string& key, const std::string& fallback,
                      Decoder& decoder) {
-  constexpr std::array<std::pair<std::string_view, file::Activation>, 9> kActivations = {{
+  constexpr std::array<std::pair<std::string_view, file::Activation>, 10> kActivations = {{
       {"silu", file::Activation::silu},
       {"swish", file::Activation::silu},
       {"gelu", file::Activation::gelu_erf},
@@ -679,6 +713,7 @@ void read_activation(Config& config, const std::string& key, const std::string& 
       {"quick_gelu", file::Activation::gelu_sigmoid},
       {"relu", file::Activation::relu},
       {"relu2", file::Activation::relu_squared},
+      {"tanh", file::Activation::tanh},
   }};
   const std::string name = config.text(key, fallback);
   for (const auto& [known, activation] : kActivations) {

@@ -107,6 +107,14 @@ struct TaskShape {
   bool multi_label = false;
 };
 
+// Beside the first layer; see recipe::Convolution. Its kernel is stored [outputs, inputs, kernel].
+struct ConvolutionShape {
+  const char* linear = nullptr;
+  const char* norm = nullptr;
+  uint64_t kernel = 0;
+  file::Activation activation = file::Activation::tanh;
+};
+
 struct Decoder {
   DecoderNames names;
 
@@ -178,6 +186,7 @@ struct Decoder {
   std::optional<RelativeShape> relative;
   std::optional<DisentangledShape> disentangled;
   bool mixes_positions = false;  // at the embedding and in attention
+  std::optional<ConvolutionShape> convolution;
 
   bool encodes = false;  // an encoder: attention goes to both sides, tasks follow
   std::vector<TaskShape> tasks;

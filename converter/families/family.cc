@@ -105,7 +105,7 @@ std::span<const Family> families() {
       {"smollm3", "smollm3", "smollm3", describe_smollm3},
       {"stablelm", "stablelm", "stablelm", describe_stablelm},
       {"starcoder2", "starcoder2", "starcoder2", describe_starcoder2},
-      {"t5", "t5", "", describe_t5},
+      {"t5", "t5", "t5", describe_t5},
       {"transformer", "transformer", "", describe_transformer},
       {"umt5", "umt5", "", describe_umt5},
       {"xglm", "xglm", "", describe_xglm},
