@@ -2,12 +2,26 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 namespace volvelle {
 namespace {
 
 // What some files leave out in front of their names.
-constexpr std::array<std::string_view, 3> kModelPrefixes = {"model.", "transformer.", "gpt_neox."};
+constexpr std::array<std::string_view, 8> kModelPrefixes = {
+    "model.", "transformer.", "gpt_neox.", "bert.", "roberta.", "distilbert.", "electra.", "deberta."};
+
+// What old files call the weight and the bias of a norm.
+std::string legacy_name(const std::string& name) {
+  for (const auto& [today, once] :
+       {std::pair<std::string_view, std::string_view>{"LayerNorm.weight", "LayerNorm.gamma"},
+        {"LayerNorm.bias", "LayerNorm.beta"}}) {
+    if (name.ends_with(today)) {
+      return name.substr(0, name.size() - today.size()) + std::string(once);
+    }
+  }
+  return {};
+}
 
 // Ends of the names of stored tensors that follow from the settings: tables of angles, causal
 // masks, indices.
@@ -32,6 +46,10 @@ const SourceTensor* Checkpoint::optional(const std::string& name) {
     if (tensor == nullptr && name.starts_with(prefix)) {
       tensor = source_->find(name.substr(prefix.size()));
     }
+  }
+  if (tensor == nullptr) {
+    const std::string legacy = legacy_name(name);
+    if (!legacy.empty()) return optional(legacy);
   }
   if (tensor != nullptr) used_.insert(tensor);
   return tensor;

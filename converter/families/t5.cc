@@ -123,7 +123,7 @@ Result<recipe::Model> describe_gguf_stacks(Checkpoint& checkpoint) {
   Config& config = checkpoint.config;
   VOLVELLE_ASSIGN_OR_RETURN(Decoder decoder, read_gguf_stack(checkpoint, false));
   decoder.cross_heads = decoder.query_heads;
-  // These play no part, or are read with generation's settings.
+  // These play no part, or are read with the settings of generation.
   checkpoint.optional("dec.blk.0.cross_attn_rel_b.weight");
   config.value("attention.layer_norm_epsilon");
   config.value("decoder_start_token_id");
