@@ -9,6 +9,7 @@
 #include "converter/positions/rotary.h"
 #include "converter/positions/scaling_spec.h"
 #include "converter/recipe.h"
+#include "converter/sentence_modules.h"
 #include "converter/source.h"
 #include "converter/table.h"
 #include "converter/weights.h"
@@ -299,6 +300,7 @@ Result<ConvertReport> convert(const ConvertOptions& options, const ThreadPool& t
   VOLVELLE_ASSIGN_OR_RETURN(OpenedSource opened,
                             open_source(options.source, options.ignored_keys, options.tokenizer));
   VOLVELLE_ASSIGN_OR_RETURN(recipe::Model model, describe(*opened.family, opened.checkpoint));
+  VOLVELLE_RETURN_IF_ERROR(read_sentence_modules(opened.path, model));
   VOLVELLE_ASSIGN_OR_RETURN(const std::optional<uint64_t> reach,
                             apply_scaling(options.scaling, model, report));
   VOLVELLE_ASSIGN_OR_RETURN(const uint64_t context, choose_context(options, model, reach, report));

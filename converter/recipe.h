@@ -6,6 +6,7 @@
 #define VOLVELLE_CONVERTER_RECIPE_H_
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <variant>
@@ -13,6 +14,8 @@
 
 #include "converter/positions/rotary.h"
 #include "converter/sources/tensor_source.h"
+#include "platforms/error.h"
+#include "platforms/thread_pool.h"
 #include "runtime/sinusoids.h"
 #include "schema/volvelle_generated.h"
 
@@ -41,6 +44,10 @@ enum class Use {
   kHead,       // a head of its own
 };
 
+// Makes [rows, columns] of a tensor out of others of the source.
+using Computation =
+    std::function<Result<std::vector<float>>(const TensorSource& source, const ThreadPool& pool)>;
+
 // Parts, one below the other. A vector is a matrix of one row that holds all elements.
 struct Tensor {
   std::string name;
@@ -48,6 +55,7 @@ struct Tensor {
   uint64_t rows = 0;
   uint64_t columns = 0;
   std::vector<Part> parts;
+  Computation computation = {};  // instead of parts; stored as f32
 };
 
 // Integers below are indices into Model::tensors or Model::positions; -1 is none.
@@ -114,6 +122,14 @@ struct CrossAttention {
   Linear output;
 };
 
+// Of a token's neighbours, added to what its block makes of it; see file::Convolution.
+struct Convolution {
+  uint32_t kernel = 1;
+  Linear linear;
+  std::optional<file::Activation> activation;
+  std::optional<Norm> norm;
+};
+
 struct Block {
   file::Residual residual = file::Residual::sequential;
   std::optional<Norm> attention_norm;
@@ -125,11 +141,13 @@ struct Block {
   FeedForward feed_forward;
   std::optional<Norm> feed_forward_output_norm;
   float branch_scale = 1;
+  std::optional<Convolution> convolution;
 };
 
 // A slope for each query head.
 struct SlopesPlan {
   std::vector<float> slopes;
+  bool symmetric = false;
 
   bool operator==(const SlopesPlan&) const = default;
 };
@@ -158,7 +176,9 @@ struct BucketedBias {
 struct ClippedRelative {
   int key = -1, query = -1, value = -1;  // [2 * clip_distance + 1, head_dim]
   uint32_t clip_distance = 0;
-  bool unclipped = false;  // positions end at clip_distance
+  bool unclipped = false;        // positions end at clip_distance
+  uint32_t heads = 1;            // above 1: so many times these rows, a head's after the other's
+  std::vector<uint16_t> row_of;  // [2 * clip_distance + 1]: which row; empty: each has its own
 
   bool operator==(const ClippedRelative&) const = default;
 };
@@ -214,6 +234,8 @@ struct Stack {
   int token_types = -1;  // a table, whose first row is added to every embedding
   int position = -1;     // a table that is added to embeddings
   std::optional<Norm> embedding_norm;
+  bool projects_last = false;    // the embedding, after positions and norm
+  bool mixes_positions = false;  // at the embedding and in attention
   std::vector<Block> blocks;
   std::optional<Norm> final_norm;
   std::optional<Linear> head_projection;            // before the head

@@ -281,6 +281,10 @@ Result<OpenedSource> open_gguf(const std::string& path, std::span<const std::str
     const auto token = static_cast<uint32_t>(std::min<uint64_t>(id, INT32_MAX));
     if (!std::ranges::contains(generation.eos, token)) generation.eos.push_back(token);
   }
+  if (const std::string start = prefix + "decoder_start_token_id"; metadata.has(start)) {
+    VOLVELLE_ASSIGN_OR_RETURN(const uint64_t id, metadata.unsigned_integer(start));
+    generation.decoder_start = static_cast<int32_t>(std::min<uint64_t>(id, INT32_MAX));
+  }
   std::optional<TokenizerSpec> tokenizer;
   const std::string vocabulary = text_or_empty(metadata, "tokenizer.ggml.model");
   if (with_tokenizer && !vocabulary.empty() && vocabulary != "no_vocab" && vocabulary != "none") {

@@ -79,7 +79,7 @@ Offset<file::Position> add(FlatBufferBuilder& builder, const RotaryPlan& plan,
 }
 
 Offset<file::Position> add(FlatBufferBuilder& builder, const recipe::SlopesPlan& plan) {
-  const auto bias = file::CreateLinearBiasDirect(builder, &plan.slopes);
+  const auto bias = file::CreateLinearBiasDirect(builder, &plan.slopes, plan.symmetric);
   return file::CreatePosition(builder, file::Scheme::LinearBias, bias.Union());
 }
 
@@ -96,8 +96,11 @@ Offset<file::Position> add(FlatBufferBuilder& builder, const recipe::BucketedBia
 }
 
 Offset<file::Position> add(FlatBufferBuilder& builder, const recipe::ClippedRelative& plan) {
-  const auto tables = file::CreateClippedRelative(builder, plan.key, plan.query, plan.value,
-                                                  plan.clip_distance, plan.unclipped);
+  const auto row_of = plan.row_of.empty() ? Offset<flatbuffers::Vector<uint16_t>>()
+                                          : builder.CreateVector(plan.row_of);
+  const auto tables =
+      file::CreateClippedRelative(builder, plan.key, plan.query, plan.value, plan.clip_distance,
+                                  plan.unclipped, plan.heads, row_of);
   return file::CreatePosition(builder, file::Scheme::ClippedRelative, tables.Union());
 }
 
@@ -175,6 +178,19 @@ Offset<file::CrossAttention> add(FlatBufferBuilder& builder,
                                     key_value, output);
 }
 
+Offset<file::Convolution> add(FlatBufferBuilder& builder,
+                              const std::optional<recipe::Convolution>& convolution) {
+  if (!convolution) return Offset<file::Convolution>();
+  const auto linear = add(builder, convolution->linear);
+  const auto norm = add(builder, convolution->norm);
+  file::ConvolutionBuilder table(builder);
+  table.add_kernel(convolution->kernel);
+  table.add_linear(linear);
+  if (convolution->activation) table.add_activation(*convolution->activation);
+  table.add_norm(norm);
+  return table.Finish();
+}
+
 Offset<file::Task> add(FlatBufferBuilder& builder, const recipe::Task& task) {
   std::vector<Offset<file::Layer>> layers;
   for (const recipe::Layer& layer : task.layers) {
@@ -201,9 +217,10 @@ Offset<file::Block> add(FlatBufferBuilder& builder, const recipe::Block& block) 
   const auto feed_forward_output_norm = add(builder, block.feed_forward_output_norm);
   const auto cross_norm = add(builder, block.cross_norm);
   const auto cross = add(builder, block.cross);
+  const auto convolution = add(builder, block.convolution);
   return file::CreateBlock(builder, block.residual, attention_norm, attention, feed_forward_norm,
                            feed_forward, attention_output_norm, feed_forward_output_norm,
-                           block.branch_scale, cross_norm, cross);
+                           block.branch_scale, cross_norm, cross, convolution);
 }
 
 Offset<file::Stack> add_stack(FlatBufferBuilder& builder, const recipe::Stack& model,
@@ -239,6 +256,8 @@ Offset<file::Stack> add_stack(FlatBufferBuilder& builder, const recipe::Stack& m
   if (model.head_activation) stack.add_head_activation(*model.head_activation);
   stack.add_head_norm(head_norm);
   stack.add_token_types(model.token_types);
+  stack.add_projects_last(model.projects_last);
+  stack.add_mixes_positions(model.mixes_positions);
   stack.add_tasks(task_list);
   stack.add_logit_scale(model.logit_scale);
   stack.add_logit_soft_cap(model.logit_soft_cap);

@@ -159,6 +159,20 @@ std::vector<Slice> cut(const recipe::Tensor& tensor, uint64_t columns) {
   return slices;
 }
 
+Result<StoredTensor> write_computed(const recipe::Tensor& tensor, const TensorSource& source,
+                                    const ThreadPool& threads, ModelWriter& writer,
+                                    const std::function<void(uint64_t elements)>& progress) {
+  VOLVELLE_ASSIGN_OR_RETURN(const std::vector<float> values, tensor.computation(source, threads));
+  if (const auto finite = check_finite(values.data(), tensor.rows, tensor.columns, 0); !finite) {
+    return fail("tensor {}: {}", tensor.name, finite.error().message);
+  }
+  StoredTensor stored{.type = file::TensorType::f32};
+  VOLVELLE_ASSIGN_OR_RETURN(stored.data, writer.write_segment(std::as_bytes(std::span(values))));
+  VOLVELLE_ASSIGN_OR_RETURN(stored.scales, writer.write_segment({}));
+  progress(values.size());
+  return stored;
+}
+
 }  // namespace
 
 uint64_t data_bytes(file::TensorType type, uint64_t rows, uint64_t columns) {
@@ -189,6 +203,7 @@ Result<StoredTensor> write_tensor(const recipe::Tensor& tensor, file::TensorType
                                   const TensorSource& source, const ThreadPool& threads,
                                   ModelWriter& writer,
                                   const std::function<void(uint64_t elements)>& progress) {
+  if (tensor.computation) return write_computed(tensor, source, threads, writer, progress);
   const bool vector = tensor.use == recipe::Use::kVector;
   const uint64_t columns = vector ? 1 : tensor.columns;
   const std::vector<Slice> slices = cut(tensor, columns);

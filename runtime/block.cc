@@ -21,7 +21,12 @@ AttentionShape attention_shape(const Attention& attention) {
   }
   RelativeRows relative;
   if (const ClippedRelative* tables = attention.relative) {
-    relative = {rows(tables->key), rows(tables->query), rows(tables->value), tables->clip_distance};
+    relative = {.key = rows(tables->key),
+                .query = rows(tables->query),
+                .value = rows(tables->value),
+                .clip = tables->clip_distance,
+                .row_of = tables->row_of.empty() ? nullptr : tables->row_of.data(),
+                .head_stride = tables->heads > 1 ? tables->rows * attention.head_dim : 0};
   }
   return {.query_heads = attention.query_heads,
           .kv_heads = attention.kv_heads,
@@ -68,6 +73,9 @@ Result<BlockOperator> BlockOperator::make(const Model& model, const Block& block
     VOLVELLE_ASSIGN_OR_RETURN(result.cross_key_value_, pack(block.cross->key_value));
     VOLVELLE_ASSIGN_OR_RETURN(result.cross_output_, pack(block.cross->output));
   }
+  if (block.convolution) {
+    VOLVELLE_ASSIGN_OR_RETURN(result.convolution_, pack(block.convolution->linear));
+  }
   if (block.feed_forward.router.weight != nullptr) {
     VOLVELLE_ASSIGN_OR_RETURN(result.router_, pack(block.feed_forward.router));
   }
@@ -104,12 +112,18 @@ Result<void> BlockOperator::run(const Chunk& chunk, std::span<const CacheView> c
     });
   };
 
+  if (block.convolution) VOLVELLE_RETURN_IF_ERROR(convolve(chunk, w, pool));
   const float* input = chunk.x;
   if (block.residual == Residual::kNormed) norm_rows(block.attention_norm, chunk.x, chunk.x);
   if (block.residual == Residual::kSequential || block.residual == Residual::kParallel) {
     input = normed(block.attention_norm);
   }
   VOLVELLE_RETURN_IF_ERROR(attention_branch(input, chunk, caches, rotary_rows, w, pool));
+  if (block.residual == Residual::kTwiceNormed) {
+    for_rows(pool, chunk.tokens, [&](size_t first, size_t count) {
+      add(chunk.x + first * width_, count * width_, w.branch + first * width_);
+    });
+  }
   norm_rows(block.attention_output_norm, w.branch, w.branch);
 
   switch (block.residual) {
@@ -126,6 +140,7 @@ Result<void> BlockOperator::run(const Chunk& chunk, std::span<const CacheView> c
       add_branch();
       break;
     case Residual::kPostNorm:
+    case Residual::kTwiceNormed:
       add_branch();
       norm_rows(block.attention_norm, chunk.x, chunk.x);
       if (block.cross) {
@@ -142,7 +157,39 @@ Result<void> BlockOperator::run(const Chunk& chunk, std::span<const CacheView> c
   VOLVELLE_RETURN_IF_ERROR(feed_forward_branch(input, chunk.tokens, w, pool));
   norm_rows(block.feed_forward_output_norm, w.branch, w.branch);
   add_branch();
-  if (block.residual == Residual::kPostNorm) norm_rows(block.feed_forward_norm, chunk.x, chunk.x);
+  if (block.residual == Residual::kPostNorm || block.residual == Residual::kTwiceNormed) {
+    norm_rows(block.feed_forward_norm, chunk.x, chunk.x);
+  }
+  if (!block.convolution) return {};
+  add(w.convolved, chunk.tokens * width_, chunk.x);
+  norm_rows(block.convolution->norm, chunk.x, chunk.x);
+  return {};
+}
+
+// convolved = activation(linear(neighbours of x)); sequences are in the chunk from end to end.
+Result<void> BlockOperator::convolve(const Chunk& chunk, const Workspace& workspace,
+                                     const ThreadPool& pool) {
+  const Convolution& convolution = *block_->convolution;
+  const size_t kernel = convolution.kernel, half = kernel / 2;
+  float* to = workspace.neighbours;
+  for (const SequenceChunk& sequence : chunk.sequences) {
+    for (size_t t = 0; t < sequence.tokens; ++t) {
+      for (size_t i = 0; i < kernel; ++i, to += width_) {
+        if (t + i < half || t + i - half >= sequence.tokens) {
+          std::fill_n(to, width_, 0.0f);
+        } else {
+          std::copy_n(chunk.x + (sequence.first + t + i - half) * width_, width_, to);
+        }
+      }
+    }
+  }
+  VOLVELLE_RETURN_IF_ERROR(convolution_.run(workspace.neighbours, chunk.tokens, workspace.convolved,
+                                            workspace.quantized, pool));
+  if (!convolution.activation) return {};
+  for_rows(pool, chunk.tokens, [&](size_t first, size_t count) {
+    float* const rows = workspace.convolved + first * width_;
+    activate(*convolution.activation, rows, width_, count, width_, rows, width_);
+  });
   return {};
 }
 

@@ -27,6 +27,8 @@ struct Workspace {
   float* source = nullptr;     // [tokens, 2 * cross-attention's width]; null: none
   float* routes = nullptr;  // [tokens, experts]: what each is worth to each token; null: no experts
   float* routed = nullptr;  // [tokens, width]: the rows of those tokens that one expert gets
+  float* neighbours = nullptr;  // [tokens, kernel * width]; null: no convolution
+  float* convolved = nullptr;   // [tokens, width]
   size_t attention_floats = 0;
   QuantizedInput quantized;
 };
@@ -93,6 +95,7 @@ class BlockOperator {
                                 const Workspace& workspace, const ThreadPool& pool);
   Result<void> cross_branch(const float* input, const Chunk& chunk, const SourceView& source,
                             const Workspace& workspace, const ThreadPool& pool);
+  Result<void> convolve(const Chunk& chunk, const Workspace& workspace, const ThreadPool& pool);
   Result<void> feed_forward_branch(const float* input, size_t tokens, const Workspace& workspace,
                                    const ThreadPool& pool);
 
@@ -108,7 +111,7 @@ class BlockOperator {
 
   const Block* block_;
   size_t width_;
-  LinearOperator qkv_, output_, router_;
+  LinearOperator qkv_, output_, router_, convolution_;
   LinearOperator cross_query_, cross_key_value_, cross_output_;
   std::vector<ExpertOperator> experts_;
 };

@@ -86,6 +86,7 @@ void visit_linears(const Stack& stack, const VisitLinear& function) {
       function(block.cross->key_value, 0);  // once for a source
       function(block.cross->output, 1);
     }
+    if (block.convolution) function(block.convolution->linear, 1);
     const FeedForward& feed_forward = block.feed_forward;
     if (feed_forward.router.weight != nullptr) function(feed_forward.router, 1);
     const double share =

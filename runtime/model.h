@@ -114,11 +114,14 @@ struct BucketedBias {
 
 // Rows of Shaw et al. for each distance, clipped; a table may be null.
 struct ClippedRelative {
-  const Tensor* key = nullptr;    // [2 * clip_distance + 1, head_dim]
+  const Tensor* key = nullptr;    // [heads * rows, head_dim]
   const Tensor* query = nullptr;  // the same
   const Tensor* value = nullptr;  // the same
   size_t clip_distance = 0;
-  bool unclipped = false;  // positions end at clip_distance
+  bool unclipped = false;            // positions end at clip_distance
+  size_t heads = 1;                  // above 1: of so many query heads each has rows of its own
+  size_t rows = 0;                   // of a head
+  std::span<const uint16_t> row_of;  // [2 * clip_distance + 1]; empty: there are as many rows
 };
 
 // What tells a model the order of its tokens; none: the mask alone.
@@ -218,7 +221,15 @@ struct CrossAttention {
   size_t width() const { return heads * head_dim; }
 };
 
-enum class Residual : uint8_t { kSequential, kParallel, kPostNorm, kNormed };
+enum class Residual : uint8_t { kSequential, kParallel, kPostNorm, kNormed, kTwiceNormed };
+
+// Of a token's neighbours, added to what its block makes of it; see file::Convolution.
+struct Convolution {
+  size_t kernel = 1;
+  Linear linear;  // inputs: kernel * width
+  std::optional<Activation> activation;
+  std::optional<Norm> norm;
+};
 
 // See file::Residual for what the layouts mean.
 struct Block {
@@ -232,6 +243,7 @@ struct Block {
   FeedForward feed_forward;
   std::optional<Norm> feed_forward_output_norm;
   float branch_scale = 1;
+  std::optional<Convolution> convolution;
 };
 
 enum class Pooling : uint8_t { kNone, kFirst, kMean, kMax, kLast, kWeightedMean };
@@ -268,6 +280,7 @@ struct Stack {
   float embedding_scale = 1;
   const Tensor* token_types = nullptr;         // [types, embedding's width]; null: none
   std::optional<Linear> embedding_projection;  // from the embedding's width to the stack's
+  bool projects_last = false;                  // after positions and embedding_norm
   const AdditiveTable* additive = nullptr;     // null: none
   std::optional<Norm> embedding_norm;
   std::vector<Block> blocks;

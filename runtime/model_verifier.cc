@@ -16,6 +16,7 @@ namespace {
 constexpr uint64_t kMaxDimension = 1ull << 31;
 constexpr uint64_t kMaxWidth = 1 << 20;
 constexpr uint64_t kMaxHeads = 1 << 14;
+constexpr uint64_t kMaxKernel = 63;
 constexpr uint64_t kMaxHeadDim = 1 << 13;
 constexpr uint64_t kMaxContext = 1ull << 24;  // up to here a float holds every distance exactly
 constexpr size_t kMaxBlocks = 1 << 12;
@@ -270,8 +271,22 @@ Result<BucketedBias> ModelVerifier::bucketed_bias(const file::BucketedBias& stor
 Result<ClippedRelative> ModelVerifier::clipped_relative(const file::ClippedRelative& stored,
                                                         const std::string& where) {
   ClippedRelative relative{.clip_distance = stored.clip_distance(),
-                           .unclipped = stored.unclipped()};
-  const uint64_t rows = 2 * uint64_t{stored.clip_distance()} + 1;
+                           .unclipped = stored.unclipped(),
+                           .heads = stored.heads()};
+  if (relative.heads == 0 || relative.heads > kMaxHeads) {
+    return refuse("{}: {} heads are out of range", where, relative.heads);
+  }
+  const uint64_t distances = 2 * uint64_t{stored.clip_distance()} + 1;
+  relative.rows = distances;
+  if (const auto* row_of = stored.row_of()) {
+    if (row_of->size() != distances) {
+      return refuse("{}: it has {} rows of distances and needs {}", where, row_of->size(),
+                    distances);
+    }
+    relative.row_of = {row_of->data(), row_of->size()};
+    relative.rows = size_t{std::ranges::max(relative.row_of)} + 1;
+  }
+  const uint64_t rows = relative.heads * relative.rows;
   for (const auto& [name, index, table] :
        {std::tuple{"key_table", stored.key_table(), &relative.key},
         std::tuple{"query_table", stored.query_table(), &relative.query},
@@ -478,6 +493,10 @@ Result<void> ModelVerifier::join_position(const file::Attention& stored, Stack& 
       return refuse("{}.clipped_relative: tensor {} has rows of {} for a head_dim of {}", where,
                     table->name, table->columns, attention.head_dim);
     }
+    if (relative->heads != 1 && relative->heads != attention.query_heads) {
+      return refuse("{}.clipped_relative: it has rows of {} heads for {} query heads", where,
+                    relative->heads, attention.query_heads);
+    }
     const size_t reach = relative->clip_distance + 1;
     if (relative->unclipped && reach < stack.context) {
       return refuse(
@@ -567,6 +586,21 @@ Result<Attention> ModelVerifier::attention(const file::Attention& stored, Stack&
   }
   VOLVELLE_RETURN_IF_ERROR(join_position(stored, stack, attention, where));
   return attention;
+}
+
+Result<Convolution> ModelVerifier::convolution(const file::Convolution& stored, size_t width,
+                                               const std::string& where) {
+  Convolution convolution{.kernel = stored.kernel()};
+  if (convolution.kernel % 2 == 0 || convolution.kernel > kMaxKernel) {
+    return refuse("{}: its kernel {} is even or out of range", where, convolution.kernel);
+  }
+  VOLVELLE_ASSIGN_OR_RETURN(convolution.linear,
+                            linear(stored.linear(), width, convolution.kernel * width, where));
+  if (stored.activation()) {
+    VOLVELLE_ASSIGN_OR_RETURN(convolution.activation, activation(*stored.activation(), where));
+  }
+  VOLVELLE_ASSIGN_OR_RETURN(convolution.norm, norm(stored.norm(), width, where + ", norm"));
+  return convolution;
 }
 
 Result<CrossAttention> ModelVerifier::cross_attention(const file::CrossAttention& stored,
@@ -672,6 +706,9 @@ Result<Block> ModelVerifier::block(const file::Block* stored, Stack& stack,
     case file::Residual::post_norm:
       block.residual = Residual::kPostNorm;
       break;
+    case file::Residual::twice_normed:
+      block.residual = Residual::kTwiceNormed;
+      break;
     case file::Residual::normed:
       block.residual = Residual::kNormed;
       break;
@@ -694,8 +731,9 @@ Result<Block> ModelVerifier::block(const file::Block* stored, Stack& stack,
     VOLVELLE_ASSIGN_OR_RETURN(*norm_verified,
                               norm(norm_stored, stack.width, std::format("{}, {}", where, name)));
   }
-  const bool on_stream =
-      block.residual == Residual::kPostNorm || block.residual == Residual::kNormed;
+  const bool on_stream = block.residual == Residual::kPostNorm ||
+                         block.residual == Residual::kNormed ||
+                         block.residual == Residual::kTwiceNormed;
   if (on_stream && !(block.attention_norm && block.feed_forward_norm)) {
     return refuse("{}: its residual layout needs both norms", where);
   }
@@ -707,6 +745,11 @@ Result<Block> ModelVerifier::block(const file::Block* stored, Stack& stack,
     }
     VOLVELLE_ASSIGN_OR_RETURN(block.cross, cross_attention(*stored->cross_attention(), stack.width,
                                                            where + ", cross_attention"));
+  }
+  if (stored->convolution() != nullptr) {
+    if (!block.attention.bidirectional) return refuse("{}: it has a convolution", where);
+    VOLVELLE_ASSIGN_OR_RETURN(block.convolution, convolution(*stored->convolution(), stack.width,
+                                                             where + ", convolution"));
   }
   VOLVELLE_ASSIGN_OR_RETURN(block.feed_forward, feed_forward(*stored->feed_forward(), stack.width,
                                                              where + ", feed_forward"));
@@ -735,6 +778,8 @@ Result<void> ModelVerifier::add_embedding(const file::Stack& stored, Stack& stac
                   stack.embedding->name, stack.embedding->rows, stack.embedding->columns,
                   stack.width);
   }
+  stack.projects_last = stored.projects_last() && stack.embedding_projection;
+  const size_t placed = stack.projects_last ? stack.embedding->columns : stack.width;
   if (stored.token_types() >= 0) {
     VOLVELLE_ASSIGN_OR_RETURN(stack.token_types,
                               position_table(stored.token_types(), "stack, token_types"));
@@ -744,7 +789,7 @@ Result<void> ModelVerifier::add_embedding(const file::Stack& stored, Stack& stac
     }
   }
   VOLVELLE_ASSIGN_OR_RETURN(stack.embedding_norm,
-                            norm(stored.embedding_norm(), stack.width, "stack, embedding_norm"));
+                            norm(stored.embedding_norm(), placed, "stack, embedding_norm"));
   if (stored.position() < 0) return {};
   if (static_cast<size_t>(stored.position()) >= model_.positions_.size()) {
     return refuse("stack, position: there is no position {}", stored.position());
@@ -754,11 +799,11 @@ Result<void> ModelVerifier::add_embedding(const file::Stack& stored, Stack& stac
     return refuse("stack, position: position {} is not an additive table", stored.position());
   }
   const size_t reach = stack.additive->table->rows - stack.additive->row_offset;
-  if (stack.additive->table->columns != stack.width || reach < stack.context) {
+  if (stack.additive->table->columns != placed || reach < stack.context) {
     return refuse(
         "stack, position: tensor {} is {} x {} and must have {} columns and rows for {} positions",
         stack.additive->table->name, stack.additive->table->rows, stack.additive->table->columns,
-        stack.width, stack.context);
+        placed, stack.context);
   }
   stack.position_limit = std::min(stack.position_limit, reach);
   return {};

@@ -55,6 +55,8 @@ class ModelVerifier {
   Result<FeedForward> feed_forward(const file::FeedForward& feed_forward, size_t width,
                                    const std::string& where);
   Result<Block> block(const file::Block* block, Stack& stack, const std::string& where);
+  Result<Convolution> convolution(const file::Convolution& convolution, size_t width,
+                                  const std::string& where);
   Result<CrossAttention> cross_attention(const file::CrossAttention& attention, size_t width,
                                          const std::string& where);
   Result<Task> task(const file::Task& task, size_t width, const std::string& where);

@@ -59,7 +59,7 @@ Result<StackOperator> StackOperator::make(const Model& model, const Stack& stack
 // Lays all scratch out in one buffer: first its parts' sizes, then their places.
 Result<void> StackOperator::reserve(size_t inputs, size_t length) {
   const Stack& stack = *stack_;
-  size_t qkv = 0, attended = 0, inner = 0, attention = 0, experts = 0, source = 0;
+  size_t qkv = 0, attended = 0, inner = 0, attention = 0, experts = 0, source = 0, kernel = 0;
   inputs = std::max(inputs, stack.width);
   const auto reads = [&inputs](const Linear& linear) {
     inputs = std::max(inputs, linear.weight->padded_columns());
@@ -81,6 +81,10 @@ Result<void> StackOperator::reserve(size_t inputs, size_t length) {
       reads(cross->key_value);
       reads(cross->output);
     }
+    if (const auto& convolution = block.convolution) {
+      kernel = std::max(kernel, convolution->kernel);
+      reads(convolution->linear);
+    }
     for (const Expert& expert : feed_forward.experts) reads(expert.gate_up), reads(expert.down);
     if (feed_forward.router.weight == nullptr) continue;
     reads(feed_forward.router);
@@ -99,7 +103,7 @@ Result<void> StackOperator::reserve(size_t inputs, size_t length) {
       {&workspace_.normed, chunk_ * stack.width},
       {&workspace_.qkv, chunk_ * qkv},
       {&workspace_.attended, chunk_ * attended},
-      {&workspace_.branch, chunk_ * stack.width},
+      {&workspace_.branch, chunk_ * std::max(stack.width, projected)},
       {&workspace_.gate_up, chunk_ * 2 * inner},
       {&workspace_.gated, chunk_ * inner},
       {&workspace_.attention, pool_->threads() * attention},
@@ -107,6 +111,8 @@ Result<void> StackOperator::reserve(size_t inputs, size_t length) {
       {&workspace_.routes, chunk_ * experts},
       {&workspace_.routed, experts > 0 ? chunk_ * stack.width : 0},
       {&embedded_, chunk_ * projected},
+      {&workspace_.neighbours, chunk_ * kernel * stack.width},
+      {&workspace_.convolved, kernel > 0 ? chunk_ * stack.width : 0},
   };
   for (const Block& block : stack.blocks) {
     const Rotary* rotary = block.attention.rotary;
@@ -160,10 +166,11 @@ void StackOperator::place(const Input& input) {
   }
 }
 
-// x [tokens, width] = norm(projection(embedding * scale + type rows) + position rows)
+// x [tokens, width] = norm(projection(embedding * scale + type rows) + position rows), or the
+// projection of all the rest
 Result<void> StackOperator::embed(const Input& input) {
   const Stack& stack = *stack_;
-  const size_t columns = stack.embedding->columns, width = stack.width;
+  const size_t columns = stack.embedding->columns;
   const size_t tokens = input.tokens.size();
   float* const rows = stack.embedding_projection ? embedded_ : x_;
   for_rows(*pool_, tokens, [&](size_t first, size_t count) {
@@ -178,24 +185,32 @@ Result<void> StackOperator::embed(const Input& input) {
       add(stack.token_types->f32() + type * columns, columns, rows + t * columns);
     }
   }
-  if (stack.embedding_projection) {
-    VOLVELLE_RETURN_IF_ERROR(
-        embedding_projection_.run(rows, tokens, x_, workspace_.quantized, *pool_));
-  }
-  if (stack.additive == nullptr && !stack.embedding_norm) return {};
+  const auto project = [&] {
+    return embedding_projection_.run(rows, tokens, x_, workspace_.quantized, *pool_);
+  };
+  if (stack.embedding_projection && !stack.projects_last) VOLVELLE_RETURN_IF_ERROR(project());
+  place_and_norm(tokens, stack.projects_last ? columns : stack.width,
+                 stack.projects_last ? rows : x_);
+  if (stack.projects_last) VOLVELLE_RETURN_IF_ERROR(project());
+  return {};
+}
+
+// x [tokens, width] = norm(x + position rows)
+void StackOperator::place_and_norm(size_t tokens, size_t width, float* x) {
+  const Stack& stack = *stack_;
+  if (stack.additive == nullptr && !stack.embedding_norm) return;
   for_rows(*pool_, tokens, [&](size_t first, size_t count) {
     if (const AdditiveTable* additive = stack.additive) {
       for (size_t t = first; t < first + count; ++t) {
         float* const row = workspace_.branch + t * width;
         read_row(*additive->table, rows_[t], row);
-        add(row, width, x_ + t * width);
+        add(row, width, x + t * width);
       }
     }
     if (!stack.embedding_norm) return;
-    float* const rows = x_ + first * width;
+    float* const rows = x + first * width;
     run_norm(*stack.embedding_norm, rows, width, count, width, rows, width);
   });
-  return {};
 }
 
 Result<float*> StackOperator::run(const Input& input, size_t length, const CacheOf& cache_of,

@@ -72,6 +72,7 @@ class StackOperator {
       : stack_(&stack), pool_(&pool), chunk_(chunk) {}
   Result<void> reserve(size_t inputs, size_t length);
   Result<void> embed(const Input& input);
+  void place_and_norm(size_t tokens, size_t width, float* x);
   void place(const Input& input);
 
   const Stack* stack_;

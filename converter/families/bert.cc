@@ -1,7 +1,7 @@
-// BERT and RoBERTa: norms after the branches, token types, positions by a learned table or by rows
-// for every distance. As encoders they fill masks, classify, tag and embed; BERT also stands as a
-// causal decoder. Devlin et al. 2019, arXiv:1810.04805; Liu et al. 2019, arXiv:1907.11692; Huang et
-// al. 2020, arXiv:2009.13658.
+// BERT, RoBERTa and ELECTRA: norms after the branches, token types, positions by a learned table or
+// by rows for every distance. As encoders they fill masks, classify, tag and embed; BERT also
+// stands as a causal decoder. Devlin et al. 2019, arXiv:1810.04805; Liu et al. 2019,
+// arXiv:1907.11692; Huang et al. 2020, arXiv:2009.13658.
 
 #include "converter/families/decoder.h"
 #include "converter/families/encoder.h"
@@ -35,6 +35,17 @@ constexpr DecoderNames roberta_names() {
   names.token_types = "roberta.embeddings.token_type_embeddings";
   names.embedding_norm = "roberta.embeddings.LayerNorm";
   names.block = "roberta.encoder.layer";
+  return names;
+}
+
+constexpr DecoderNames electra_names() {
+  DecoderNames names = kNames;
+  names.embedding = "electra.embeddings.word_embeddings";
+  names.token_types = "electra.embeddings.token_type_embeddings";
+  names.embedding_norm = "electra.embeddings.LayerNorm";
+  names.learned_table = "electra.embeddings.position_embeddings";
+  names.block = "electra.encoder.layer";
+  names.head_projection = names.head_norm = nullptr;
   return names;
 }
 
@@ -87,16 +98,22 @@ Result<recipe::Model> describe_bert_decoder(Checkpoint& checkpoint, Decoder deco
   return build(checkpoint, decoder);
 }
 
-// What checkpoints of encoders may hold beside the parts of their own head.
-void leave(Checkpoint& checkpoint, std::initializer_list<const char*> tensors) {
-  for (const char* tensor : tensors) checkpoint.optional(tensor);
-}
-
 }  // namespace
+
+Result<recipe::Model> describe_jina_bert(Checkpoint& checkpoint);
 
 Result<recipe::Model> describe_bert(Checkpoint& checkpoint) {
   Config& config = checkpoint.config;
+  if (!checkpoint.gguf() && config.text("position_embedding_type", "") == "alibi") {
+    return describe_jina_bert(checkpoint);
+  }
   VOLVELLE_ASSIGN_OR_RETURN(Decoder decoder, read_bert(checkpoint));
+  if (checkpoint.gguf()) {  // RoBERTa's as well, whose positions begin with the first row there
+    read_gguf_encoder(checkpoint, decoder);
+    decoder.activation = file::Activation::gelu_erf;
+    decoder.names.learned_table = "position_embd";
+    return build(checkpoint, decoder);
+  }
   decoder.names = kNames;
   read_positions(checkpoint, "bert.embeddings.position_embeddings", decoder);
   if (config.flag("is_decoder", false)) return describe_bert_decoder(checkpoint, decoder);
@@ -124,6 +141,51 @@ Result<recipe::Model> describe_bert(Checkpoint& checkpoint) {
   }
   leave(checkpoint, {"bert.pooler.dense.weight", "bert.pooler.dense.bias",
                      "cls.seq_relationship.weight", "cls.seq_relationship.bias"});
+  return build(checkpoint, decoder);
+}
+
+// BERT's blocks on embeddings of a width of their own; the discriminator, or the generator with its
+// head. Clark et al. 2020, arXiv:2003.10555.
+Result<recipe::Model> describe_electra(Checkpoint& checkpoint) {
+  Config& config = checkpoint.config;
+  VOLVELLE_ASSIGN_OR_RETURN(Decoder decoder, read_bert(checkpoint));
+  decoder.encodes = true;
+  decoder.names = electra_names();
+  config.expect("position_embedding_type", "absolute");
+  for (const char* unused : {"summary_activation", "summary_last_dropout", "summary_type",
+                             "summary_use_proj", "generator_hidden_size"}) {
+    config.value(unused);
+  }
+  const uint64_t width = decoder.width;
+  decoder.embedding_width = config.count("embedding_size", 128);
+  if (decoder.embedding_width != width) {
+    decoder.names.embedding_projection = "electra.embeddings_project";
+    decoder.embedding_projection_bias = Bias::kRequired;
+    decoder.projects_last = true;
+  }
+  decoder.tasks.push_back(embed_task());
+  if (has_architecture(config, "ForMaskedLM")) {
+    decoder.tasks.push_back({.kind = file::TaskKind::fill,
+                             .layers = {{.linear = "generator_predictions.dense",
+                                         .outputs = decoder.embedding_width,
+                                         .activation = file::Activation::gelu_erf,
+                                         .norm = "generator_predictions.LayerNorm"},
+                                        {.bias_name = "generator_lm_head.bias"}}});
+    leave(checkpoint, {"generator_lm_head.weight"});
+  } else if (has_architecture(config, "ForSequenceClassification")) {
+    decoder.tasks.push_back(label_task(config, file::TaskKind::classify, file::Pooling::first,
+                                       {{.linear = "classifier.dense",
+                                         .outputs = width,
+                                         .activation = file::Activation::gelu_erf}},
+                                       "classifier.out_proj"));
+  } else if (has_architecture(config, "ForTokenClassification")) {
+    decoder.tasks.push_back(
+        label_task(config, file::TaskKind::tag, file::Pooling::none, {}, "classifier"));
+  }
+  leave(checkpoint,
+        {"discriminator_predictions.dense.weight", "discriminator_predictions.dense.bias",
+         "discriminator_predictions.dense_prediction.weight",
+         "discriminator_predictions.dense_prediction.bias"});
   return build(checkpoint, decoder);
 }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "converter/families/rotary.h"
+#include "converter/positions/disentangled.h"
 
 namespace volvelle {
 
@@ -91,6 +92,8 @@ class Builder {
 
   Result<recipe::Model> build() {
     model_.encodes = decoder_.encodes;
+    model_.projects_last = decoder_.projects_last;
+    model_.mixes_positions = decoder_.mixes_positions;
     model_.width = static_cast<uint32_t>(decoder_.width);
     model_.trained_context = static_cast<uint32_t>(decoder_.context);
     model_.embedding_scale = static_cast<float>(decoder_.embedding_scale);
@@ -101,7 +104,7 @@ class Builder {
       layer_ = std::to_string(layer);
       prefix_ = names_.block != nullptr ? std::format("{}.{}.", names_.block, layer) : "";
       block_ = std::format("{}block.{}.", decoder_.encodes ? "encoder." : "", layer);
-      VOLVELLE_ASSIGN_OR_RETURN(recipe::Block block, add_block());
+      VOLVELLE_ASSIGN_OR_RETURN(recipe::Block block, add_block(layer));
       const bool slides = decoder_.slides && decoder_.slides(layer);
       block.attention.window = static_cast<uint32_t>(slides ? decoder_.window : 0);
       block.attention.chunked = slides && decoder_.chunked;
@@ -163,9 +166,12 @@ class Builder {
   }
 
   Result<int> position_of(uint64_t layer, bool slides) {
-    if (!decoder_.slopes.empty()) return add_position(recipe::SlopesPlan{decoder_.slopes});
+    if (!decoder_.slopes.empty()) {
+      return add_position(recipe::SlopesPlan{decoder_.slopes, decoder_.encodes});
+    }
     if (decoder_.buckets) return bucketed_bias(*decoder_.buckets);
     if (decoder_.relative) return relative_rows(*decoder_.relative);
+    if (decoder_.disentangled) return disentangled_rows(*decoder_.disentangled);
     const std::optional<RotaryPlan>& rotary = slides ? decoder_.sliding_rotary : decoder_.rotary;
     if (!rotary || (decoder_.rotates && !decoder_.rotates(layer))) return -1;
     return add_position(*rotary);
@@ -207,6 +213,48 @@ class Builder {
     return add_position(relative);
   }
 
+  // The rows of one head after the other's, as attention reads them.
+  Result<int> disentangled_rows(const DisentangledShape& shape) {
+    recipe::ClippedRelative relative{
+        .clip_distance = static_cast<uint32_t>(shape.row_of.size() / 2),
+        .heads = static_cast<uint32_t>(decoder_.query_heads),
+        .row_of = shape.row_of};
+    const uint64_t width = decoder_.query_heads * decoder_.head_dim;
+    VOLVELLE_ASSIGN_OR_RETURN(
+        const SourceTensor* table,
+        checkpoint_.require(std::string(shape.table) + ".weight", {0, decoder_.width}));
+    if (table->rows() < shape.rows) {
+      return fail("{}: tensor {} has {} rows; the settings ask for {}", checkpoint_.path(),
+                  table->name, table->rows(), shape.rows);
+    }
+    ProjectedRows rows{.table = table,
+                       .rows = shape.rows,
+                       .heads = decoder_.query_heads,
+                       .epsilon = decoder_.epsilon};
+    if (shape.norm != nullptr) {
+      const std::string norm = shape.norm;
+      VOLVELLE_ASSIGN_OR_RETURN(rows.norm_weight,
+                                checkpoint_.require(norm + ".weight", {decoder_.width}));
+      VOLVELLE_ASSIGN_OR_RETURN(rows.norm_bias,
+                                checkpoint_.require(norm + ".bias", {decoder_.width}));
+    }
+    for (const auto& [name, source, index] :
+         {std::tuple{"attention.relative_key", names_.relative_key, &relative.key},
+          std::tuple{"attention.relative_query", names_.relative_query, &relative.query}}) {
+      if (source == nullptr) continue;
+      VOLVELLE_ASSIGN_OR_RETURN(
+          rows.weight, checkpoint_.require(path_of(source) + ".weight", {width, decoder_.width}));
+      VOLVELLE_ASSIGN_OR_RETURN(rows.bias, checkpoint_.require(path_of(source) + ".bias", {width}));
+      *index = add_tensor({block_ + name,
+                           recipe::Use::kTable,
+                           decoder_.query_heads * shape.rows,
+                           decoder_.head_dim,
+                           {},
+                           rows});
+    }
+    return add_position(relative);
+  }
+
   Result<void> add_embedding() {
     const std::string name = std::string(names_.embedding) + ".weight";
     VOLVELLE_ASSIGN_OR_RETURN(embedding_,
@@ -226,9 +274,11 @@ class Builder {
                                          rows,
                                          embedding_width(),
                                          {{embedding_, rows}}});
-    VOLVELLE_ASSIGN_OR_RETURN(model_.embedding_projection,
-                              add_projection("embedding_projection", names_.embedding_projection,
-                                             embedding_width(), decoder_.width, Bias::kNone));
+    VOLVELLE_ASSIGN_OR_RETURN(
+        model_.embedding_projection,
+        add_projection("embedding_projection", names_.embedding_projection, embedding_width(),
+                       decoder_.width, decoder_.embedding_projection_bias));
+    const uint64_t placed = decoder_.projects_last ? embedding_width() : decoder_.width;
     if (names_.token_types != nullptr) {
       VOLVELLE_ASSIGN_OR_RETURN(
           const SourceTensor* types,
@@ -243,9 +293,9 @@ class Builder {
       const std::string table = std::string(names_.learned_table) + ".weight";
       const uint64_t needed = decoder_.learned_offset + decoder_.context;
       VOLVELLE_ASSIGN_OR_RETURN(const SourceTensor* source,
-                                checkpoint_.require(table, {needed, decoder_.width}));
-      const int tensor = add_tensor(
-          {"position_table", recipe::Use::kTable, needed, decoder_.width, {{source, needed}}});
+                                checkpoint_.require(table, {needed, placed}));
+      const int tensor =
+          add_tensor({"position_table", recipe::Use::kTable, needed, placed, {{source, needed}}});
       model_.position = add_position(
           recipe::AdditiveTable{.table = tensor,
                                 .row_offset = static_cast<uint32_t>(decoder_.learned_offset),
@@ -253,7 +303,7 @@ class Builder {
     }
     if (decoder_.sinusoids) model_.position = add_position(*decoder_.sinusoids);
     VOLVELLE_ASSIGN_OR_RETURN(model_.embedding_norm,
-                              add_norm("embedding_norm", names_.embedding_norm, decoder_.width));
+                              add_norm("embedding_norm", names_.embedding_norm, placed));
     return {};
   }
 
@@ -503,7 +553,11 @@ class Builder {
   std::vector<Rows> feed_forward_rows() const {
     const uint64_t inner = decoder_.feed_forward_width;
     if (decoder_.plain_feed_forward) return {{names_.up, inner}};
-    if (names_.gate_up != nullptr) return {{names_.gate_up, 2 * inner}};
+    if (names_.gate_up != nullptr) {
+      if (!decoder_.up_first) return {{names_.gate_up, 2 * inner}};
+      return {{names_.gate_up, inner, 0, inner, 2 * inner},
+              {names_.gate_up, inner, 0, 0, 2 * inner}};
+    }
     return {{names_.gate, inner}, {names_.up, inner}};
   }
 
@@ -576,13 +630,46 @@ class Builder {
     return feed_forward;
   }
 
-  Result<recipe::Block> add_block() {
+  Result<recipe::Convolution> add_convolution(const ConvolutionShape& shape) {
+    recipe::Convolution convolution{.kernel = static_cast<uint32_t>(shape.kernel),
+                                    .activation = shape.activation};
+    const uint64_t width = decoder_.width, kernel = shape.kernel;
+    const std::string name = shape.linear;
+    VOLVELLE_ASSIGN_OR_RETURN(const SourceTensor* stored,
+                              checkpoint_.require(name + ".weight", {width, width, kernel}));
+    const auto neighbour_by_neighbour = [=](const TensorSource& source,
+                                            const ThreadPool&) -> Result<std::vector<float>> {
+      std::vector<float> values(width * width * kernel), ordered(values.size());
+      VOLVELLE_RETURN_IF_ERROR(source.read(*stored, 0, width * width, values));
+      for (uint64_t i = 0; i < values.size(); ++i) {
+        const uint64_t output = i / kernel / width, input = i / kernel % width;
+        ordered[(output * kernel + i % kernel) * width + input] = values[i];
+      }
+      return ordered;
+    };
+    convolution.linear.weight = add_tensor({block_ + "convolution.weight",
+                                            recipe::Use::kVector,
+                                            width,
+                                            kernel * width,
+                                            {},
+                                            neighbour_by_neighbour});
+    VOLVELLE_ASSIGN_OR_RETURN(convolution.linear.bias,
+                              add_vector("convolution.bias", name + ".bias", width, 0));
+    const std::string prefix = std::exchange(prefix_, "");
+    VOLVELLE_ASSIGN_OR_RETURN(convolution.norm, add_norm("convolution.norm", shape.norm, width));
+    prefix_ = prefix;
+    return convolution;
+  }
+
+  Result<recipe::Block> add_block(uint64_t layer) {
     const Decoder& shape = decoder_;
     recipe::Block block;
     block.residual = shape.residual;
     block.branch_scale = static_cast<float>(shape.branch_scale);
-    VOLVELLE_ASSIGN_OR_RETURN(block.attention_norm,
-                              add_norm("attention_norm", names_.attention_norm, shape.width));
+    const bool bare = shape.bare_first_layer && layer == 0;
+    VOLVELLE_ASSIGN_OR_RETURN(
+        block.attention_norm,
+        add_norm("attention_norm", bare ? nullptr : names_.attention_norm, shape.width));
     VOLVELLE_ASSIGN_OR_RETURN(block.attention, add_attention());
     VOLVELLE_ASSIGN_OR_RETURN(
         block.attention_output_norm,
@@ -598,6 +685,9 @@ class Builder {
     VOLVELLE_ASSIGN_OR_RETURN(
         block.feed_forward_output_norm,
         add_norm("feed_forward_output_norm", names_.feed_forward_output_norm, shape.width));
+    if (shape.convolution && layer == 0) {
+      VOLVELLE_ASSIGN_OR_RETURN(block.convolution, add_convolution(*shape.convolution));
+    }
     return block;
   }
 
@@ -616,7 +706,7 @@ class Builder {
 
 void read_activation(Config& config, const std::string& key, const std::string& fallback,
                      Decoder& decoder) {
-  constexpr std::array<std::pair<std::string_view, file::Activation>, 9> kActivations = {{
+  constexpr std::array<std::pair<std::string_view, file::Activation>, 10> kActivations = {{
       {"silu", file::Activation::silu},
       {"swish", file::Activation::silu},
       {"gelu", file::Activation::gelu_erf},
@@ -626,6 +716,7 @@ void read_activation(Config& config, const std::string& key, const std::string& 
       {"quick_gelu", file::Activation::gelu_sigmoid},
       {"relu", file::Activation::relu},
       {"relu2", file::Activation::relu_squared},
+      {"tanh", file::Activation::tanh},
   }};
   const std::string name = config.text(key, fallback);
   for (const auto& [known, activation] : kActivations) {

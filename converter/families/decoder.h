@@ -80,6 +80,15 @@ struct RelativeShape {
   bool query_minus_key = false;  // rows lie in the order of that, not of key minus query
 };
 
+// Rows by distance that each layer's projections of keys and queries make of one table of all
+// layers, for each head. He et al. 2021, arXiv:2006.03654, section 3.1.
+struct DisentangledShape {
+  const char* table = nullptr;
+  const char* norm = nullptr;    // of its rows; null: none
+  uint64_t rows = 0;             // of the table that are used
+  std::vector<uint16_t> row_of;  // [2 * clip + 1], by key minus query
+};
+
 // A layer after a stack; see recipe::Layer.
 struct LayerShape {
   const char* linear = nullptr;  // null: the embedding's transpose
@@ -94,9 +103,17 @@ struct LayerShape {
 struct TaskShape {
   file::TaskKind kind = file::TaskKind::embed;
   file::Pooling pooling = file::Pooling::none;
-  std::vector<LayerShape> layers;
+  std::vector<LayerShape> layers = {};
   std::vector<std::string> labels = {};
   bool multi_label = false;
+};
+
+// Beside the first layer; see recipe::Convolution. Its kernel is stored [outputs, inputs, kernel].
+struct ConvolutionShape {
+  const char* linear = nullptr;
+  const char* norm = nullptr;
+  uint64_t kernel = 0;
+  file::Activation activation = file::Activation::tanh;
 };
 
 struct Decoder {
@@ -105,6 +122,7 @@ struct Decoder {
   uint64_t vocabulary = 0;  // 0: as many as the embedding has rows
   uint64_t width = 0;
   uint64_t embedding_width = 0;  // 0: the same
+  bool projects_last = false;    // the embedding, after positions and norm
   uint64_t layers = 0;
   uint64_t query_heads = 0;
   uint64_t kv_heads = 0;
@@ -116,12 +134,14 @@ struct Decoder {
   double epsilon = 0;
   double final_epsilon = 0;  // of the final norm; 0: the same
   Bias norm_bias = Bias::kNone;
-  float norm_plus = 0;          // added to every norm's weight
-  bool norm_parameters = true;  // false: norms have neither weight nor bias
+  float norm_plus = 0;            // added to every norm's weight
+  bool norm_parameters = true;    // false: norms have neither weight nor bias
+  bool bare_first_layer = false;  // has no norm before attention
   file::Residual residual = file::Residual::sequential;
 
   file::Activation activation = file::Activation::silu;
   bool plain_feed_forward = false;  // not gated
+  bool up_first = false;            // in names.gate_up
   FusedRows fused_rows = FusedRows::kQueryKeyValue;
   bool transposed = false;        // linears are stored [inputs, outputs]
   bool interleaved_rows = false;  // rows of q and k lie in interleaved order; half order is wanted
@@ -131,6 +151,7 @@ struct Decoder {
   Bias feed_forward_bias = Bias::kNone;
   Bias head_bias = Bias::kNone;
   Bias head_projection_bias = Bias::kNone;
+  Bias embedding_projection_bias = Bias::kNone;
   std::optional<file::Activation> head_activation;  // of what the head's projection gives
   file::HeadNormScope head_norm_scope = file::HeadNormScope::head;
   bool plain_head_norms = false;  // rotated queries and keys are then normed, without weights
@@ -165,6 +186,9 @@ struct Decoder {
   std::optional<SinusoidPlan> sinusoids;  // of the embedding's width, instead of a learned table
   std::optional<BucketShape> buckets;
   std::optional<RelativeShape> relative;
+  std::optional<DisentangledShape> disentangled;
+  bool mixes_positions = false;  // at the embedding and in attention
+  std::optional<ConvolutionShape> convolution;
 
   bool encodes = false;  // an encoder: attention goes to both sides, tasks follow
   std::vector<TaskShape> tasks;

@@ -8,6 +8,9 @@ namespace {
 
 constexpr size_t kMostLabels = 1 << 16;
 
+// Of GGUF's pooling_type.
+constexpr double kGgufNone = 0, kGgufMean = 1, kGgufFirst = 2, kGgufLast = 3;
+
 }  // namespace
 
 bool has_architecture(Config& config, std::string_view ending) {
@@ -27,6 +30,39 @@ std::vector<std::string> read_labels(Config& config) {
   const uint64_t count = std::min<uint64_t>(config.count("num_labels", 2), kMostLabels);
   for (uint64_t i = 0; i < count; ++i) labels.push_back(std::format("LABEL_{}", i));
   return labels;
+}
+
+void leave(Checkpoint& checkpoint, std::initializer_list<const char*> tensors) {
+  for (const char* tensor : tensors) checkpoint.optional(tensor);
+}
+
+void read_gguf_encoder(Checkpoint& checkpoint, Decoder& decoder) {
+  Config& config = checkpoint.config;
+  DecoderNames& names = decoder.names = kGgufNames;
+  names.token_types = "token_types";
+  names.embedding_norm = "token_embd_norm";
+  names.final_norm = names.head = nullptr;
+  names.attention_norm = "attn_output_norm";
+  names.feed_forward_norm = "layer_output_norm";
+  if (checkpoint.optional("blk.0.attn_qkv.weight") != nullptr) names.qkv = "attn_qkv";
+  decoder.encodes = true;
+  decoder.residual = file::Residual::post_norm;
+  decoder.norm_bias = Bias::kRequired;
+  config.expect("attention.causal", false);
+
+  const double type = config.number("pooling_type", kGgufMean);
+  file::Pooling pooling = file::Pooling::mean;
+  if (type == kGgufFirst) {
+    pooling = file::Pooling::first;
+  } else if (type == kGgufLast) {
+    pooling = file::Pooling::last;
+  } else if (type != kGgufMean && type != kGgufNone) {
+    config.refuse("pooling_type",
+                  "is {}; only none, mean, first and last token (0 to 3) are "
+                  "implemented",
+                  type);
+  }
+  decoder.tasks.push_back(embed_task(pooling));
 }
 
 TaskShape embed_task(file::Pooling pooling) {

@@ -3,6 +3,7 @@
 #ifndef VOLVELLE_CONVERTER_FAMILIES_ENCODER_H_
 #define VOLVELLE_CONVERTER_FAMILIES_ENCODER_H_
 
+#include <initializer_list>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,6 +17,13 @@ bool has_architecture(Config& config, std::string_view ending);
 
 // The names of `id2label` in their order, or LABEL_0 and so on, `num_labels` of them.
 std::vector<std::string> read_labels(Config& config);
+
+// What checkpoints may hold beside the parts of their own task.
+void leave(Checkpoint& checkpoint, std::initializer_list<const char*> tensors);
+
+// The names that GGUF has for BERT's blocks, and the task of vectors with the pooling that the
+// metadata ask for; the format keeps no others.
+void read_gguf_encoder(Checkpoint& checkpoint, Decoder& decoder);
 
 // A task of vectors, the mean of all tokens unless told otherwise.
 TaskShape embed_task(file::Pooling pooling = file::Pooling::mean);

@@ -11,7 +11,9 @@ Result<recipe::Model> describe_bloom(Checkpoint& checkpoint);
 Result<recipe::Model> describe_cohere(Checkpoint& checkpoint);
 Result<recipe::Model> describe_cohere2(Checkpoint& checkpoint);
 Result<recipe::Model> describe_ctrl(Checkpoint& checkpoint);
+Result<recipe::Model> describe_deberta_v2(Checkpoint& checkpoint);
 Result<recipe::Model> describe_distilbert(Checkpoint& checkpoint);
+Result<recipe::Model> describe_electra(Checkpoint& checkpoint);
 Result<recipe::Model> describe_falcon(Checkpoint& checkpoint);
 Result<recipe::Model> describe_gemma(Checkpoint& checkpoint);
 Result<recipe::Model> describe_gemma2(Checkpoint& checkpoint);
@@ -22,6 +24,7 @@ Result<recipe::Model> describe_gpt2(Checkpoint& checkpoint);
 Result<recipe::Model> describe_gpt_neox(Checkpoint& checkpoint);
 Result<recipe::Model> describe_gptj(Checkpoint& checkpoint);
 Result<recipe::Model> describe_granite(Checkpoint& checkpoint);
+Result<recipe::Model> describe_jina_bert(Checkpoint& checkpoint);
 Result<recipe::Model> describe_llama(Checkpoint& checkpoint);
 Result<recipe::Model> describe_llama4(Checkpoint& checkpoint);
 Result<recipe::Model> describe_m2m_100(Checkpoint& checkpoint);
@@ -30,8 +33,10 @@ Result<recipe::Model> describe_mbart(Checkpoint& checkpoint);
 Result<recipe::Model> describe_ministral3(Checkpoint& checkpoint);
 Result<recipe::Model> describe_mistral(Checkpoint& checkpoint);
 Result<recipe::Model> describe_mixtral(Checkpoint& checkpoint);
+Result<recipe::Model> describe_modernbert(Checkpoint& checkpoint);
 Result<recipe::Model> describe_mpt(Checkpoint& checkpoint);
 Result<recipe::Model> describe_mt5(Checkpoint& checkpoint);
+Result<recipe::Model> describe_nomic_bert(Checkpoint& checkpoint);
 Result<recipe::Model> describe_olmo(Checkpoint& checkpoint);
 Result<recipe::Model> describe_olmo2(Checkpoint& checkpoint);
 Result<recipe::Model> describe_opt(Checkpoint& checkpoint);
@@ -55,13 +60,15 @@ std::span<const Family> families() {
   static constexpr auto kFamilies = std::to_array<Family>({
       {"baichuan", "baichuan", "baichuan", describe_baichuan},
       {"bart", "bart", "", describe_bart},
-      {"bert", "bert", "", describe_bert},
+      {"bert", "bert", "bert", describe_bert},
       {"bloom", "bloom", "bloom", describe_bloom},
       {"camembert", "camembert", "", describe_roberta},
       {"cohere", "cohere", "command-r", describe_cohere},
       {"cohere2", "cohere2", "cohere2", describe_cohere2},
       {"ctrl", "ctrl", "", describe_ctrl},
+      {"deberta-v2", "deberta-v2", "", describe_deberta_v2},
       {"distilbert", "distilbert", "", describe_distilbert},
+      {"electra", "electra", "", describe_electra},
       {"falcon", "falcon", "falcon", describe_falcon},
       {"gemma", "gemma", "gemma", describe_gemma},
       {"gemma2", "gemma2", "gemma2", describe_gemma2},
@@ -72,6 +79,7 @@ std::span<const Family> families() {
       {"gpt_neox", "gpt_neox", "gptneox", describe_gpt_neox},
       {"gptj", "gptj", "", describe_gptj},
       {"granite", "granite", "granite", describe_granite},
+      {"jina-bert-v2", "", "jina-bert-v2", describe_jina_bert},  // in config.json a kind of bert
       {"llama", "llama", "llama", describe_llama},  // in GGUF also Mistral's and Mixtral's
       {"llama4", "llama4_text", "", describe_llama4},
       {"m2m_100", "m2m_100", "", describe_m2m_100},
@@ -80,8 +88,10 @@ std::span<const Family> families() {
       {"ministral3", "ministral3", "mistral3", describe_ministral3},
       {"mistral", "mistral", "", describe_mistral},
       {"mixtral", "mixtral", "", describe_mixtral},
+      {"modernbert", "modernbert", "", describe_modernbert},
       {"mpt", "mpt", "mpt", describe_mpt},
       {"mt5", "mt5", "", describe_mt5},
+      {"nomic_bert", "nomic_bert", "nomic-bert", describe_nomic_bert},
       {"olmo", "olmo", "olmo", describe_olmo},
       {"olmo2", "olmo2", "olmo2", describe_olmo2},
       {"opt", "opt", "", describe_opt},
@@ -95,7 +105,7 @@ std::span<const Family> families() {
       {"smollm3", "smollm3", "smollm3", describe_smollm3},
       {"stablelm", "stablelm", "stablelm", describe_stablelm},
       {"starcoder2", "starcoder2", "starcoder2", describe_starcoder2},
-      {"t5", "t5", "", describe_t5},
+      {"t5", "t5", "t5", describe_t5},
       {"transformer", "transformer", "", describe_transformer},
       {"umt5", "umt5", "", describe_umt5},
       {"xglm", "xglm", "", describe_xglm},

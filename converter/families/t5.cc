@@ -90,6 +90,48 @@ Result<Decoder> read_stack(Checkpoint& checkpoint, const char* layers, const Dec
   return decoder;
 }
 
+// GGUF has the stacks' names in front of its own, the table of distances in the first layer of
+// each, and the head where it is not the embedding; logits are not scaled there.
+Result<Decoder> read_gguf_stack(Checkpoint& checkpoint, bool encodes) {
+  Config& config = checkpoint.config;
+  VOLVELLE_ASSIGN_OR_RETURN(Decoder decoder, read_decoder(checkpoint, {.rotary = false}));
+  DecoderNames& names = decoder.names;
+  names.output = "attn_o";
+  names.bucket_table = "attn_rel_b";
+  names.block = encodes ? "enc.blk" : "dec.blk";
+  names.final_norm = encodes ? "enc.output_norm" : "dec.output_norm";
+  names.cross_query = "cross_attn_q";
+  names.cross_key = "cross_attn_k";
+  names.cross_value = "cross_attn_v";
+  names.cross_output = "cross_attn_o";
+  names.cross_norm = "cross_attn_norm";
+  if (!encodes) decoder.layers = config.count("decoder_block_count", decoder.layers);
+  const std::string block = names.block;
+  decoder.plain_feed_forward = checkpoint.optional(block + ".0.ffn_gate.weight") == nullptr;
+  decoder.activation =
+      decoder.plain_feed_forward ? file::Activation::relu : file::Activation::gelu_tanh;
+  decoder.attention_scale = 1;
+  decoder.buckets =
+      BucketShape{.buckets = config.count("attention.relative_buckets_count", 32),
+                  .max_distance = 128,
+                  .every_layer = checkpoint.optional(block + ".1.attn_rel_b.weight") != nullptr};
+  decoder.encodes = encodes;
+  return decoder;
+}
+
+Result<recipe::Model> describe_gguf_stacks(Checkpoint& checkpoint) {
+  Config& config = checkpoint.config;
+  VOLVELLE_ASSIGN_OR_RETURN(Decoder decoder, read_gguf_stack(checkpoint, false));
+  decoder.cross_heads = decoder.query_heads;
+  // These play no part, or are read with the settings of generation.
+  checkpoint.optional("dec.blk.0.cross_attn_rel_b.weight");
+  config.value("attention.layer_norm_epsilon");
+  config.value("decoder_start_token_id");
+  VOLVELLE_ASSIGN_OR_RETURN(Decoder encoder, read_gguf_stack(checkpoint, true));
+  encoder.tasks.push_back(embed_task());
+  return build_pair(checkpoint, encoder, decoder);
+}
+
 struct Dialect {
   bool table_in_every_layer = false;
   bool scales_logits = true;  // where the embedding is the head
@@ -97,6 +139,7 @@ struct Dialect {
 
 Result<recipe::Model> describe_stacks(Checkpoint& checkpoint, const Dialect& dialect) {
   Config& config = checkpoint.config;
+  if (checkpoint.gguf()) return describe_gguf_stacks(checkpoint);
   const char* const layers = config.has("num_decoder_layers") ? "num_decoder_layers" : "num_layers";
   VOLVELLE_ASSIGN_OR_RETURN(Decoder decoder,
                             read_stack(checkpoint, layers, kNames, "layer.2.DenseReluDense.wi",
