@@ -59,7 +59,7 @@ Result<recipe::Model> describe_transformer(Checkpoint& checkpoint) {
                                                       .epsilon = "layer_norm_eps",
                                                       .default_epsilon = 1e-5,
                                                       .default_activation = "relu",
-                                                      .head_dim = false,
+                                                      .head_dim = nullptr,
                                                       .rotary = false}));
   decoder.names = kNames;
   const std::string positions = config.text("position_type", "sinusoidal");
