@@ -129,6 +129,12 @@ std::unexpected<Error> refuse_scheme(const file::Model& model, const std::string
           "for a longer table",
           path);
     }
+    case file::Scheme::ClippedRelative:
+      return fail(
+          "{}: its positions are rows of learned tables by distance (Shaw) and not rotary; there "
+          "is "
+          "no frequency to scale",
+          path);
     default:
       return fail(
           "{}: its positions are biases by distance and not rotary; there is no frequency "
@@ -398,6 +404,8 @@ Result<> extend_in_place(const ExtendOptions& options, ExtendReport& report) {
   if (!opened.damage.empty()) {
     report.notices.push_back(std::format("a newer generation was passed over: {}", opened.damage));
   }
+  // What does not load is not made longer.
+  VOLVELLE_RETURN_IF_ERROR(Model::from_bytes(file, options.model));
   VOLVELLE_ASSIGN_OR_RETURN(const std::vector<Scheme> schemes,
                             plan_schemes(*opened.model, options, report));
   VOLVELLE_ASSIGN_OR_RETURN(const Extension before,

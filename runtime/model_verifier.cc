@@ -7,6 +7,7 @@
 #include "runtime/distance_buckets.h"
 #include "runtime/file_format.h"
 #include "runtime/finite.h"
+#include "runtime/rotary_tables.h"
 #include "runtime/tokenizer/stored.h"
 
 namespace volvelle {
@@ -17,7 +18,6 @@ constexpr uint64_t kMaxDimension = 1ull << 31;
 constexpr uint64_t kMaxWidth = 1 << 20;
 constexpr uint64_t kMaxHeads = 1 << 14;
 constexpr uint64_t kMaxHeadDim = 1 << 13;
-constexpr uint64_t kMaxContext = 1ull << 24;  // up to here a float holds every distance exactly
 constexpr size_t kMaxBlocks = 1 << 12;
 constexpr size_t kMaxBeams = 64;
 constexpr uint64_t kMaxBiasFloats = 1 << 24;  // of biases that buckets are expanded to

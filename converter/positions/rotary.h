@@ -17,9 +17,6 @@
 
 namespace volvelle {
 
-// What the runtime accepts; the product of a position and a float frequency is exact in double.
-inline constexpr uint64_t kMaxContext = uint64_t{1} << 24;
-
 enum class RotaryScalingKind : uint8_t {
   kNone,
   kLinear,        // all frequencies / factor. Chen et al. 2023, arXiv:2306.15595
