@@ -301,7 +301,11 @@ TEST_CASE("what cannot be extended is refused in a sentence and stays as it is")
   const ScratchFolder folder;
   const std::string path = folder / "model.vvl";
   for (const auto& [golden, words] :
-       {std::pair{"bloom", "have no limit"}, {"gpt2", "learned, which cannot be extended"}}) {
+       {std::pair{"bloom", "have no limit"},
+        {"gpt2", "learned, which cannot be extended"},
+        {"t5_decoder", "biases by distance"},
+        {"transformer_relative", "rows of learned tables by distance (Shaw)"},
+        {"transformer_halves", "added to embeddings"}}) {
     convert_golden(golden, path, "");
     const std::string bytes = read_file(path);
     for (const std::string& output : {std::string(), folder / "copy.vvl"}) {
@@ -325,6 +329,40 @@ TEST_CASE("what cannot be extended is refused in a sentence and stays as it is")
   const auto held = UpdatedFile::open(path);
   REQUIRE(held.has_value());
   CHECK(message(extend_by(path, "yarn:4")).contains("another process is changing it"));
+}
+
+TEST_CASE("a file that does not load is not extended in place, and stays as it is") {
+  const ScratchFolder folder;
+  const std::string path = folder / "model.vvl";
+  convert_golden("llama_grouped_heads", path, "");
+  const std::string whole = read_file(path);
+  HeaderSlot slot;
+  std::memcpy(&slot, whole.data(), sizeof slot);
+  const std::span table = std::as_bytes(std::span(whole)).subspan(slot.table_offset);
+  const file::Model* model = file::GetModel(table.data());
+  // Numbers of a tensor and of a block that nobody asks for when positions are baked.
+  const auto field = [&](const void* of, flatbuffers::voffset_t which) {
+    return reinterpret_cast<const char*>(
+               static_cast<const flatbuffers::Table*>(of)->GetAddressOf(which)) -
+           whole.data();
+  };
+  const file::Block* block = model->stacks()->Get(0)->blocks()->Get(0);
+  for (const ptrdiff_t at : {field(model->tensors()->Get(0), file::Tensor::VT_ROWS),
+                             field(model->tensors()->Get(3), file::Tensor::VT_COLUMNS),
+                             field(block->attention(), file::Attention::VT_HEAD_DIM)}) {
+    CAPTURE(at);
+    std::string damaged = whole;
+    const uint32_t impossible = 12345;
+    std::memcpy(damaged.data() + at, &impossible, sizeof impossible);
+    HeaderSlot lying = slot;
+    lying.table_checksum =
+        checksum(std::as_bytes(std::span(damaged)).subspan(slot.table_offset, slot.table_bytes));
+    lying.checksum = header_checksum(lying);
+    std::memcpy(damaged.data(), &lying, sizeof lying);
+    folder.write("model.vvl", damaged);
+    CHECK(message(extend_by(path, "yarn:4")).starts_with(path));
+    CHECK(read_file(path) == damaged);
+  }
 }
 
 // Runs `body`, which returns an exit status, in a process of its own.
