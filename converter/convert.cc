@@ -211,7 +211,7 @@ Result<flatbuffers::Offset<file::Tokenizer>> write_tokenizer(
 Result<std::optional<uint64_t>> apply_scaling(const std::optional<ScalingSpec>& spec,
                                               recipe::Model& model, ConvertReport& report) {
   std::optional<uint64_t> reach;
-  if (!spec) return reach;
+  if (!spec || spec->original) return reach;
   std::vector<bool> rotary;
   std::vector<LayerSight> layers;
   for (const recipe::PositionPlan& position : model.positions) {
@@ -245,7 +245,7 @@ Result<std::optional<uint64_t>> apply_scaling(const std::optional<ScalingSpec>& 
 Result<uint64_t> choose_context(const ConvertOptions& options, const recipe::Model& model,
                                 const std::optional<uint64_t>& reach, ConvertReport& report) {
   const uint64_t trained = model.trained_context;
-  const uint64_t context = options.context.value_or(reach.value_or(trained));
+  const uint64_t context = options.context.value_or(std::max(reach.value_or(trained), trained));
   if (context == 0 || context > kMaxContext) {
     return fail("--context {}: must be from 1 to {}", context, kMaxContext);
   }
@@ -264,11 +264,10 @@ Result<uint64_t> choose_context(const ConvertOptions& options, const recipe::Mod
         "be extended",
         context, trained);
   }
-  if (reach && !options.context && context != trained) {
-    report.notices.push_back(chosen_context_text(context));
-  }
   if (reach && context > *reach) {
-    report.notices.push_back(beyond_scaling_text(context, *reach));
+    report.notices.push_back(beyond_scaling_text(context, *reach, trained));
+  } else if (reach && !options.context && context != trained) {
+    report.notices.push_back(chosen_context_text(context, *reach));
   } else if (!reach && context > trained && !std::ranges::all_of(model.positions, reaches_on)) {
     report.notices.push_back(
         std::format("the model was trained for {} positions; the tables reach {}, beyond which "

@@ -86,32 +86,21 @@ Result<RotaryPlan> plan_of(const file::Rotary& stored, const std::string& where)
       .pairing = stored.pairing() == file::Pairing::half ? Pairing::kHalf : Pairing::kInterleaved,
       .width = width,
       .base = stored.base(),
-      .scaling = scaling_of(stored.scaling(), width / 2)};
+      .scaling = scaling_of(stored.scaling(), width / 2),
+      .frequencies = copy(stored.frequencies(), width / 2)};
   if (moved) {
-    plan.origin = RotaryOrigin{stored.own_base(), scaling_of(stored.own_scaling(), width / 2)};
+    plan.origin = RotaryOrigin{stored.own_base(), scaling_of(stored.own_scaling(), width / 2),
+                               copy(stored.own_frequencies(), width / 2)};
   }
-  return plan;
-}
-
-// The dials of a scheme that stays, for another context.
-Result<RotaryTables> turn_again(const file::Rotary& stored, const RotaryPlan& plan,
-                                uint64_t context, const std::string& where) {
-  const size_t planes = plan.width / 2;
-  RotaryTables tables{.original_frequencies = copy(stored.original_frequencies(), planes),
-                      .frequencies = copy(stored.frequencies(), planes),
-                      .amplitude = stored.amplitude()};
-  const RotaryScaling& scaling = plan.scaling;
-  const bool switches = scaling.kind == RotaryScalingKind::kLongRope;
-  if (tables.original_frequencies.empty() || tables.frequencies.empty() ||
-      (switches && scaling.long_factors.empty())) {
+  const auto incomplete = [](const RotaryScaling& scaling) {
+    return scaling.kind == RotaryScalingKind::kLongRope &&
+           (scaling.short_factors.empty() || scaling.long_factors.empty());
+  };
+  if (plan.frequencies.empty() || incomplete(plan.scaling) ||
+      (moved && incomplete(plan.origin->scaling))) {
     return fail("{}: frequencies or factors are not one for each plane", where);
   }
-  if (switches && context > scaling.original_context) {
-    tables.switch_length = scaling.original_context;
-    tables.long_frequencies = divided_frequencies(plan.base, plan.width, scaling.long_factors);
-  }
-  turn_dials(tables, context);
-  return tables;
+  return plan;
 }
 
 // Why a model without rotary positions cannot be extended.
@@ -140,6 +129,12 @@ std::unexpected<Error> refuse_scheme(const file::Model& model, const std::string
           "for a longer table",
           path);
     }
+    case file::Scheme::ClippedRelative:
+      return fail(
+          "{}: its positions are rows of learned tables by distance (Shaw) and not rotary; there "
+          "is "
+          "no frequency to scale",
+          path);
     default:
       return fail(
           "{}: its positions are biases by distance and not rotary; there is no frequency "
@@ -202,16 +197,22 @@ Result<std::vector<Scheme>> plan_schemes(const file::Model& model, const ExtendO
 }
 
 Result<uint64_t> choose_context(const file::Model& model, std::span<const Scheme> schemes,
-                                const ExtendOptions& options, ExtendReport& report) {
+                                const Extension& before, const ExtendOptions& options,
+                                ExtendReport& report) {
   const file::Stack& stack = *model.stacks()->Get(0);
-  report.former_context = stack.context();
-  report.trained_context = stack.trained_context();
+  const uint64_t former = stack.context(), trained = stack.trained_context();
+  report.former_context = former;
+  report.trained_context = trained;
   uint64_t reach = kMaxContext;
   for (const Scheme& scheme : schemes) {
-    if (!scheme.local)
-      reach = std::min(reach, scaled_context(scheme.after, stack.trained_context()));
+    if (!scheme.local) reach = std::min(reach, scaled_context(scheme.after, trained));
   }
-  const uint64_t context = options.context.value_or(reach);
+  // The checkpoint's own scaling is made for what was trained, however it counts.
+  const bool original = options.scaling.original;
+  if (original) reach = std::max(reach, trained);
+  // Whoever has a context does not lose it; only the way back takes what was won on the way.
+  const uint64_t own = original ? before.context : std::max({reach, former, trained});
+  const uint64_t context = options.context.value_or(own);
   if (context == 0 || context > kMaxContext) {
     return fail("--context {}: must be from 1 to {}", context, kMaxContext);
   }
@@ -223,10 +224,11 @@ Result<uint64_t> choose_context(const file::Model& model, std::span<const Scheme
                   context, options.model, stack.context());
     }
   }
-  if (!options.context && context != stack.context()) {
-    report.notices.push_back(chosen_context_text(context));
+  if (context > reach) {
+    report.notices.push_back(beyond_scaling_text(context, reach, former));
+  } else if (!options.context && !original && context != former) {
+    report.notices.push_back(chosen_context_text(context, reach));
   }
-  if (context > reach) report.notices.push_back(beyond_scaling_text(context, reach));
   return context;
 }
 
@@ -319,8 +321,12 @@ Result<Extension> before_extension(const FileTable& opened, std::span<const Sche
                                    const std::string& path) {
   const HeaderSlot& slot = opened.slot;
   const file::Extension* stored = schemes.front().stored->extension();
-  Extension before{slot.file_bytes, static_cast<uint32_t>(slot.table_bytes)};
-  if (stored != nullptr) before = {stored->file_bytes(), stored->table_bytes()};
+  const uint32_t context = opened.model->stacks()->Get(0)->context();
+  Extension before{slot.file_bytes, static_cast<uint32_t>(slot.table_bytes), context};
+  if (stored != nullptr) {
+    before = {stored->file_bytes(), stored->table_bytes(), stored->context()};
+    if (before.context == 0) before.context = context;  // not noted by an older program
+  }
   if (before.file_bytes < kFirstSegmentOffset || before.file_bytes > slot.file_bytes ||
       before.file_bytes % kSegmentAlignment != 0 || before.table_bytes > slot.table_bytes) {
     return fail("{}: {} bytes with a table of {} before extension are out of range; convert again",
@@ -334,7 +340,8 @@ Result<Appendix> bake_appendix(std::span<const std::byte> file, const FileTable&
                                uint64_t base, const ExtendOptions& options, ExtendReport& report) {
   const std::string& path = options.model;
   const file::Model& model = *opened.model;
-  VOLVELLE_ASSIGN_OR_RETURN(report.context, choose_context(model, schemes, options, report));
+  VOLVELLE_ASSIGN_OR_RETURN(report.context,
+                            choose_context(model, schemes, before, options, report));
   Appendix appendix{.base = base};
   TablePatch patch(file.subspan(opened.slot.table_offset, opened.slot.table_bytes),
                    before.table_bytes);
@@ -349,13 +356,7 @@ Result<Appendix> bake_appendix(std::span<const std::byte> file, const FileTable&
       return fail("{}: dials for {} positions take over {} bytes; choose a smaller --context",
                   where, report.context, kMaxDialBytes);
     }
-    StoredDials dials;
-    if (scheme.local) {
-      VOLVELLE_ASSIGN_OR_RETURN(dials.tables,
-                                turn_again(*scheme.stored, scheme.after, report.context, where));
-    } else {
-      dials.tables = bake(scheme.after, report.context);
-    }
+    StoredDials dials{.tables = bake(scheme.after, report.context)};
     const RotaryTables& tables = dials.tables;
     for (const std::vector<float>* dial :
          {&tables.coarse, &tables.fine, &tables.long_coarse, &tables.long_fine}) {
@@ -403,6 +404,8 @@ Result<> extend_in_place(const ExtendOptions& options, ExtendReport& report) {
   if (!opened.damage.empty()) {
     report.notices.push_back(std::format("a newer generation was passed over: {}", opened.damage));
   }
+  // What does not load is not made longer.
+  VOLVELLE_RETURN_IF_ERROR(Model::from_bytes(file, options.model));
   VOLVELLE_ASSIGN_OR_RETURN(const std::vector<Scheme> schemes,
                             plan_schemes(*opened.model, options, report));
   VOLVELLE_ASSIGN_OR_RETURN(const Extension before,

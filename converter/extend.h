@@ -22,7 +22,8 @@ struct ExtendOptions {
   std::string output;  // a copy; empty: the file itself is changed
   ScalingSpec scaling;
   std::optional<uint64_t>
-      context;         // positions that the dials must reach; default: scaled_context()
+      context;  // positions that the dials must reach; default: scaled_context(), but no fewer than
+                // before; to the checkpoint's own scaling: as before the first extension
   bool force = false;  // replace the output
 
   // Told of bytes copied so far and in all, now and then.

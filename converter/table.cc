@@ -277,10 +277,15 @@ Offset<file::Rotary> add_rotary(FlatBufferBuilder& builder, const RotaryPlan& pl
   const auto long_frequencies = switches ? builder.CreateVector(tables.long_frequencies)
                                          : Offset<flatbuffers::Vector<float>>();
   Offset<file::RotaryScaling> own_scaling;
-  if (plan.origin) own_scaling = add_scaling(builder, plan.origin->scaling);
+  Offset<flatbuffers::Vector<float>> own_frequencies;
+  if (plan.origin) {
+    own_scaling = add_scaling(builder, plan.origin->scaling);
+    own_frequencies = builder.CreateVector(plan.origin->frequencies);
+  }
   Offset<file::Extension> extended;
   if (extension) {
-    extended = file::CreateExtension(builder, extension->file_bytes, extension->table_bytes);
+    extended = file::CreateExtension(builder, extension->file_bytes, extension->table_bytes,
+                                     extension->context);
   }
   file::RotaryBuilder rotary(builder);
   rotary.add_pairing(plan.pairing == Pairing::kHalf ? file::Pairing::half
@@ -304,6 +309,7 @@ Offset<file::Rotary> add_rotary(FlatBufferBuilder& builder, const RotaryPlan& pl
   if (plan.origin) {
     rotary.add_own_base(plan.origin->base);
     rotary.add_own_scaling(own_scaling);
+    rotary.add_own_frequencies(own_frequencies);
   }
   rotary.add_extension(extended);
   return rotary.Finish();

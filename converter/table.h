@@ -31,10 +31,11 @@ struct About {
   std::string licence;
 };
 
-// Lengths before the first extension, as file::Extension has them.
+// What was before the first extension, as file::Extension has it.
 struct Extension {
   uint64_t file_bytes = 0;
   uint32_t table_bytes = 0;
+  uint32_t context = 0;
 };
 
 // A rotary scheme. Without `extension`: of a file as it is converted.

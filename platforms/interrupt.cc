@@ -59,6 +59,7 @@ InterruptScope::~InterruptScope() {
 
 void end_quietly_on_broken_pipe() { install(SIGPIPE, end_by); }
 void ignore_broken_pipes() { install(SIGPIPE, SIG_IGN); }
+void ignore_file_size_limits() { install(SIGXFSZ, SIG_IGN); }
 
 void remove_on_signal(const std::string& path) {
   for (auto& file : unfinished_files) {

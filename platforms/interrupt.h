@@ -38,6 +38,10 @@ class InterruptScope {
 void end_quietly_on_broken_pipe();
 void ignore_broken_pipes();
 
+// Writing past the limit on a file's size (RLIMIT_FSIZE) fails as on a full disk, where it would
+// end the program.
+void ignore_file_size_limits();
+
 // A file to remove if a signal above ends the process. `path` must live until
 // `keep_on_signal(path)`. At most 16 at a time; a further one is not noted.
 void remove_on_signal(const std::string& path);

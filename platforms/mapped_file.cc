@@ -12,17 +12,17 @@
 
 namespace volvelle {
 
-Result<MappedFile> MappedFile::open(const std::string& path) {
+Result<MappedFile> MappedFile::open(const std::string& path, const std::string& name) {
   // O_NONBLOCK: opening a named pipe must be refused below, not wait for a writer.
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor < 0) {
     switch (errno) {
       case ENOENT:
-        return fail("{}: there is no such file; check the path", path);
+        return fail("{}: there is no such file; check the path", name);
       case EACCES:
-        return fail("{}: this user may not read it; change its permissions", path);
+        return fail("{}: this user may not read it; change its permissions", name);
       default:
-        return fail("{}: cannot be opened: {}", path, std::strerror(errno));
+        return fail("{}: cannot be opened: {}", name, std::strerror(errno));
     }
   }
   struct Closer {
@@ -32,22 +32,22 @@ Result<MappedFile> MappedFile::open(const std::string& path) {
 
   struct stat status;
   if (::fstat(descriptor, &status) != 0) {
-    return fail("{}: cannot be examined: {}", path, std::strerror(errno));
+    return fail("{}: cannot be examined: {}", name, std::strerror(errno));
   }
-  if (S_ISDIR(status.st_mode)) return fail("{}: is a folder, not a file; name a file in it", path);
+  if (S_ISDIR(status.st_mode)) return fail("{}: is a folder, not a file; name a file in it", name);
   if (!S_ISREG(status.st_mode)) {
-    return fail("{}: is not a regular file; copy its contents to a file first", path);
+    return fail("{}: is not a regular file; copy its contents to a file first", name);
   }
-  if (status.st_size == 0) return fail("{}: is empty; fetch or convert it again", path);
+  if (status.st_size == 0) return fail("{}: is empty; fetch or convert it again", name);
   if (static_cast<uint64_t>(status.st_size) > SIZE_MAX) {
-    return fail("{}: {} bytes do not fit this machine's address space", path, status.st_size);
+    return fail("{}: {} bytes do not fit this machine's address space", name, status.st_size);
   }
   const size_t size = static_cast<size_t>(status.st_size);
   void* data = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, descriptor, 0);
   if (data == MAP_FAILED) {
-    return fail("{}: {} bytes cannot be mapped: {}", path, size, std::strerror(errno));
+    return fail("{}: {} bytes cannot be mapped: {}", name, size, std::strerror(errno));
   }
-  return MappedFile(path, static_cast<const std::byte*>(data), size);
+  return MappedFile(name, static_cast<const std::byte*>(data), size);
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept

@@ -23,7 +23,10 @@ class MappedFile {
  public:
   // Maps all of `path`. Refused with a sentence: a file that is missing, empty, not a regular file,
   // or not readable by this user.
-  static Result<MappedFile> open(const std::string& path);
+  static Result<MappedFile> open(const std::string& path) { return open(path, path); }
+
+  // The same, where sentences are to call the file `name`.
+  static Result<MappedFile> open(const std::string& path, const std::string& name);
 
   MappedFile(MappedFile&& other) noexcept;
   MappedFile& operator=(MappedFile&& other) noexcept;

@@ -12,6 +12,7 @@
 #include <cstring>
 #include <limits>
 
+#include "platforms/format_bytes.h"
 #include "platforms/interrupt.h"
 
 namespace volvelle {
@@ -172,8 +173,8 @@ Result<> OutputFile::expect(uint64_t bytes) const {
   if (::fstatvfs(file_->descriptor, &status) != 0) return {};  // Unknown: writing will tell.
   const uint64_t unit = status.f_frsize > 0 ? status.f_frsize : 1;
   if (bytes / unit >= status.f_bavail) {
-    return fail("{}: needs {} MB but the disk has {} MB free; make room or write elsewhere", path(),
-                bytes / 1'000'000, status.f_bavail * unit / 1'000'000);
+    return fail("{}: needs {} but the disk has {} free; make room or write elsewhere", path(),
+                format_bytes(bytes), format_bytes(status.f_bavail * unit));
   }
   return {};
 }
@@ -198,8 +199,9 @@ Result<> OutputFile::write(uint64_t offset, std::span<const std::byte> bytes) {
 }
 
 Result<MappedFile> OutputFile::map() const {
-  return MappedFile::open(file_->beside.empty() ? std::format("/proc/self/fd/{}", file_->descriptor)
-                                                : file_->beside);
+  return MappedFile::open(
+      file_->beside.empty() ? std::format("/proc/self/fd/{}", file_->descriptor) : file_->beside,
+      path());
 }
 
 Result<> OutputFile::commit() {

@@ -69,7 +69,7 @@ Result<> UpdatedFile::sync() {
 }
 
 Result<MappedFile> UpdatedFile::map() const {
-  return MappedFile::open(std::format("/proc/self/fd/{}", descriptor_));
+  return MappedFile::open(std::format("/proc/self/fd/{}", descriptor_), path_);
 }
 
 }  // namespace volvelle

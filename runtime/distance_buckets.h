@@ -10,6 +10,10 @@
 
 namespace volvelle {
 
+// Bounds that no real model comes near.
+inline constexpr uint32_t kMaxBuckets = 1 << 12;
+inline constexpr uint32_t kMaxBucketDistance = 1 << 20;
+
 struct BucketPlan {
   uint32_t buckets = 32;        // at least 2 (bidirectional: even, at least 4)
   uint32_t max_distance = 128;  // above buckets / 2 (bidirectional: above buckets / 4)

@@ -7,6 +7,7 @@
 #include "runtime/distance_buckets.h"
 #include "runtime/file_format.h"
 #include "runtime/finite.h"
+#include "runtime/rotary_tables.h"
 #include "runtime/tokenizer/stored.h"
 
 namespace volvelle {
@@ -18,11 +19,8 @@ constexpr uint64_t kMaxWidth = 1 << 20;
 constexpr uint64_t kMaxHeads = 1 << 14;
 constexpr uint64_t kMaxKernel = 63;
 constexpr uint64_t kMaxHeadDim = 1 << 13;
-constexpr uint64_t kMaxContext = 1ull << 24;  // up to here a float holds every distance exactly
 constexpr size_t kMaxBlocks = 1 << 12;
-constexpr size_t kMaxBuckets = 1 << 12;
 constexpr size_t kMaxBeams = 64;
-constexpr uint32_t kMaxBucketDistance = 1 << 20;
 constexpr uint64_t kMaxBiasFloats = 1 << 24;  // of biases that buckets are expanded to
 constexpr size_t kMaxTensors = 1 << 16;
 constexpr size_t kMaxTasks = 16;

@@ -10,6 +10,10 @@
 
 namespace volvelle {
 
+// Positions that a model may have: up to here a float holds every distance, and a double the
+// product of a position and a float frequency, exactly.
+inline constexpr uint64_t kMaxContext = uint64_t{1} << 24;
+
 // base^(2i / width) for i in [0, width / 2), in float. The references' float powers are within one
 // unit of the last place of the correctly rounded one and differ with the processor; this is the
 // correctly rounded one: a double power, rounded once.

@@ -13,6 +13,7 @@
 #include "runtime/kv_cache.h"
 #include "runtime/linear.h"
 #include "runtime/packed_weights.h"
+#include "runtime/rotary_tables.h"
 #include "runtime/stack_operator.h"
 
 namespace volvelle {
@@ -22,18 +23,22 @@ namespace {
 // few enough that a large vocabulary's logits stay small.
 constexpr size_t kLogitRows = 32;
 
-// What helps when positions end.
-std::string_view remedy(const Stack& stack) {
+}  // namespace
+
+std::string_view remedy_for_length(const Stack& stack) {
   const auto has_learned_rows = [](const Block& block) {
     return block.attention.relative != nullptr && block.attention.relative->unclipped;
   };
-  return (stack.additive != nullptr && stack.additive->learned) ||
-                 std::ranges::any_of(stack.blocks, has_learned_rows)
-             ? "its position table was learned and cannot be extended"
+  const auto rotates = [](const Block& block) { return block.attention.rotary != nullptr; };
+  if ((stack.additive != nullptr && stack.additive->learned) ||
+      std::ranges::any_of(stack.blocks, has_learned_rows)) {
+    return "its position table was learned and cannot be extended";
+  }
+  if (stack.position_limit >= kMaxContext) return "no model's positions reach farther";
+  return std::ranges::any_of(stack.blocks, rotates) && stack.additive == nullptr
+             ? "extend it (volvelle extend) or convert again, with a larger --context"
              : "convert again with a larger --context";
 }
-
-}  // namespace
 
 struct Session::State {
   std::shared_ptr<const Model> model;
@@ -103,12 +108,12 @@ Result<std::unique_ptr<Session>> Session::open(std::shared_ptr<const Model> mode
   const size_t limit = stack.position_limit;
   if (options.first_position >= limit) {
     return fail("{}: position {} lies past the model's last, {}; {}", model->path(),
-                options.first_position, limit - 1, remedy(stack));
+                options.first_position, limit - 1, remedy_for_length(stack));
   }
   const size_t reach = limit - options.first_position;
   if (options.context > reach) {
     return fail("{}: a context of {} tokens exceeds the {} that the model's positions reach; {}",
-                model->path(), options.context, reach, remedy(stack));
+                model->path(), options.context, reach, remedy_for_length(stack));
   }
   std::unique_ptr<State> state(new State{.model = model, .pool = pool, .options = options});
   if (options.context == 0) state->options.context = std::min(stack.context, reach);
@@ -140,10 +145,10 @@ Result<void> Session::State::check(std::span<const int32_t> input, size_t count)
   }
   if (count > options.context - tokens) {
     const size_t reach = stack().position_limit - options.first_position;
-    if (options.context == reach) {
+    if (count > reach - tokens) {
       return fail(
           "{} tokens do not fit: {} of the {} that the model's positions reach are taken; {}",
-          count, tokens, reach, remedy(stack()));
+          count, tokens, reach, remedy_for_length(stack()));
     }
     return fail(
         "{} tokens do not fit: {} of the context's {} are taken; ask for a larger --context, up to "

@@ -25,6 +25,9 @@ struct SessionOptions {
   size_t lanes = 1;           // sequences of equal length that may be fed side by side
 };
 
+// What helps where the positions of a model's stack end, after a semicolon.
+std::string_view remedy_for_length(const Stack& stack);
+
 class Session {
  public:
   // `model` and `pool` outlive the session. Fails with a sentence when the context exceeds the

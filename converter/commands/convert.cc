@@ -14,7 +14,6 @@ struct Options {
   ConvertOptions convert;
   ComputeOptions compute;
   std::string weights = "q4";
-  std::string scaling;
   bool json = false;
 };
 
@@ -73,9 +72,6 @@ void print_json(const ConvertReport& report, const std::string& output) {
 }
 
 Result<> run(Options& options) {
-  if (!options.scaling.empty()) {
-    VOLVELLE_ASSIGN_OR_RETURN(options.convert.scaling, parse_scaling_spec(options.scaling));
-  }
   const std::map<std::string, WeightType> types = {
       {"f32", WeightType::kF32}, {"q8", WeightType::kQ8}, {"q4", WeightType::kQ4}};
   options.convert.weights = types.at(options.weights);
@@ -135,14 +131,20 @@ void add_convert_command(Program& program) {
   command
       .add_option("--context", options->convert.context,
                   "Positions that the tables must reach (default: the model's own)")
-      ->check(between(uint64_t{1}, uint64_t{1} << 31))
+      ->check(between(uint64_t{1}, kMaxContext))
       ->type_name("N");
   command
-      .add_option("--rope-scaling", options->scaling,
-                  "Scale rotary positions otherwise than the checkpoint does: none, linear:F, "
-                  "ntk:F, dynamic:F, yarn:F[,original=N,beta_fast=R,beta_slow=R,"
-                  "attention_factor=A,mscale=M,mscale_all_dim=M,truncate=false], "
-                  "llama3:F[,low=R,high=R,original=N] or theta:BASE")
+      .add_option_function<std::string>(
+          "--rope-scaling",
+          [options](const std::string& text) {
+            Result<ScalingSpec> spec = parse_scaling_spec(text);
+            if (!spec) throw CLI::ValidationError(spec.error().message);
+            options->convert.scaling = *std::move(spec);
+          },
+          "Scale rotary positions otherwise than the checkpoint does: original, none, linear:F, "
+          "ntk:F, dynamic:F, yarn:F[,original=N,beta_fast=R,beta_slow=R,"
+          "attention_factor=A,mscale=M,mscale_all_dim=M,truncate=false], "
+          "llama3:F[,low=R,high=R,original=N] or theta:BASE")
       ->type_name("SPEC");
   command
       .add_option("--ignore-key", options->convert.ignored_keys,

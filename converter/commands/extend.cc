@@ -10,7 +10,6 @@ namespace {
 
 struct Options {
   ExtendOptions extend;
-  std::string scaling;
   bool in_place = false;
   bool json = false;
 };
@@ -48,7 +47,6 @@ void print_json(const ExtendReport& report) {
 }
 
 Result<> run(Options& options) {
-  VOLVELLE_ASSIGN_OR_RETURN(options.extend.scaling, parse_scaling_spec(options.scaling));
   Result<ExtendReport> report;
   {
     std::unique_ptr<Progress> bar;
@@ -75,30 +73,40 @@ void add_extend_command(Program& program) {
            "Examples:\n"
            "  volvelle extend model.vvl --rope-scaling yarn:4 --in-place\n"
            "  volvelle extend model.vvl --rope-scaling linear:2 --context 8192 -o long.vvl\n"
-           "  volvelle extend model.vvl --rope-scaling none --in-place\n"
+           "  volvelle extend model.vvl --rope-scaling original --in-place\n"
            "\n"
            "Only rotary positions can be extended. Weights stay as they are, and every scaling "
            "starts from\n"
-           "what the checkpoint says, so extending twice is extending once. --in-place takes "
-           "milliseconds,\n"
-           "does not disturb programs that run the model, and leaves the former model or the new "
-           "one\n"
-           "whenever it is stopped. Without --context, dials reach the factor times the context "
-           "before any\n"
-           "scaling."},
+           "what the checkpoint says, so extending twice is extending once; original puts that "
+           "back, and none\n"
+           "scales nothing, whatever the checkpoint says. --in-place takes milliseconds, does not "
+           "disturb\n"
+           "programs that run the model, and leaves the former model or the new one whenever it is "
+           "stopped.\n"
+           "Each time adds to the file what it bakes; -o writes a copy without what former times "
+           "added.\n"
+           "Without --context, dials reach the factor times the context before any scaling, and "
+           "no less than\n"
+           "they did; for original, what they reached before the first time."},
       [options] { return run(*options); });
   command.add_option("MODEL", options->extend.model, "The .vvl file")
       ->required()
       ->type_name("M.vvl");
   command
-      .add_option("--rope-scaling", options->scaling,
-                  "none, linear:F, ntk:F, dynamic:F, yarn:F[,original=N,beta_fast=R,beta_slow=R,"
-                  "attention_factor=A,mscale=M,mscale_all_dim=M,truncate=false], "
-                  "llama3:F[,low=R,high=R,original=N] or theta:BASE")
+      .add_option_function<std::string>(
+          "--rope-scaling",
+          [options](const std::string& text) {
+            Result<ScalingSpec> spec = parse_scaling_spec(text);
+            if (!spec) throw CLI::ValidationError(spec.error().message);
+            options->extend.scaling = *std::move(spec);
+          },
+          "original, none, linear:F, ntk:F, dynamic:F, yarn:F[,original=N,beta_fast=R,beta_slow=R,"
+          "attention_factor=A,mscale=M,mscale_all_dim=M,truncate=false], "
+          "llama3:F[,low=R,high=R,original=N] or theta:BASE")
       ->required()
       ->type_name("SPEC");
   command.add_option("--context", options->extend.context, "Positions that the dials must reach")
-      ->check(between(uint64_t{1}, uint64_t{1} << 31))
+      ->check(between(uint64_t{1}, kMaxContext))
       ->type_name("N");
   CLI::Option* output =
       command.add_option("-o,--output", options->extend.output, "Write a copy")

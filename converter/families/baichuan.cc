@@ -47,7 +47,7 @@ Result<Decoder> read_hugging_face(Checkpoint& checkpoint) {
       Decoder decoder,
       read_decoder(checkpoint, {.kv_heads = nullptr,
                                 .context = alibi ? "model_max_length" : "max_position_embeddings",
-                                .head_dim = false,
+                                .head_dim = nullptr,
                                 .rotary = !alibi}));
   decoder.names.qkv = "self_attn.W_pack";
   for (const char* without_effect : {"model_max_length", "z_loss_weight"}) {

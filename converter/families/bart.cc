@@ -71,7 +71,7 @@ Result<Decoder> read_stack(Checkpoint& checkpoint, const Dialect& dialect, bool 
                                                       .default_epsilon = 1e-5,
                                                       .activation = "activation_function",
                                                       .default_activation = dialect.activation,
-                                                      .head_dim = false,
+                                                      .head_dim = nullptr,
                                                       .rotary = false}));
   if (config.flag("scale_embedding", dialect.scale_embedding)) {
     decoder.embedding_scale = std::sqrt(static_cast<double>(decoder.width));
@@ -87,7 +87,8 @@ Result<Decoder> read_stack(Checkpoint& checkpoint, const Dialect& dialect, bool 
     decoder.names.embedding = "model.shared";
   } else if (encodes && checkpoint.optional("model.encoder.embed_tokens.weight") == nullptr) {
     decoder.names.embedding = "model.decoder.embed_tokens";
-  } else if (!encodes && checkpoint.optional("model.decoder.embed_tokens.weight") == nullptr) {
+  } else if (!encodes && checkpoint.optional("model.decoder.embed_tokens.weight") == nullptr &&
+             checkpoint.optional("model.encoder.embed_tokens.weight") != nullptr) {
     decoder.names.embedding = "model.encoder.embed_tokens";
   }
   decoder.residual = dialect.norms_first ? file::Residual::sequential : file::Residual::post_norm;

@@ -77,7 +77,7 @@ Result<Decoder> read_bert(Checkpoint& checkpoint) {
                                                       .epsilon = "layer_norm_eps",
                                                       .default_epsilon = 1e-12,
                                                       .default_activation = "gelu",
-                                                      .head_dim = false,
+                                                      .head_dim = nullptr,
                                                       .rotary = false}));
   config.number("type_vocab_size", 2);  // the table decides
   config.value("attention_probs_dropout_prob");

@@ -39,7 +39,7 @@ Result<recipe::Model> describe_bloom(Checkpoint& checkpoint) {
                    .epsilon = "layer_norm_epsilon",
                    .default_epsilon = 1e-5,
                    .activation = nullptr,
-                   .head_dim = false,
+                   .head_dim = nullptr,
                    .rotary = false};
   if (!config.has("n_layer")) keys.layers = "num_hidden_layers";
   if (!config.has("n_head")) keys.query_heads = "num_attention_heads";

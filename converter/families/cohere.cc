@@ -13,7 +13,7 @@ Result<Decoder> read_cohere(Checkpoint& checkpoint) {
                             read_decoder(checkpoint, {.norm = file::NormKind::layer,
                                                       .epsilon = "layer_norm_eps",
                                                       .default_epsilon = 1e-5,
-                                                      .head_dim = false,
+                                                      .head_dim = nullptr,
                                                       .rotary_dialect = {.base = 500000}}));
   decoder.residual = file::Residual::parallel;
   decoder.names.feed_forward_norm = nullptr;

@@ -161,7 +161,7 @@ Result<recipe::Model> describe_deberta_v2(Checkpoint& checkpoint) {
                                                       .epsilon = "layer_norm_eps",
                                                       .default_epsilon = 1e-7,
                                                       .default_activation = "gelu",
-                                                      .head_dim = false,
+                                                      .head_dim = nullptr,
                                                       .rotary = false}));
   config.value("attention_probs_dropout_prob");
   config.value("pooler_dropout");

@@ -27,7 +27,7 @@ const DecoderKeys kGpt2Keys = {.width = "n_embd",
                                .default_epsilon = 1e-5,
                                .activation = "activation_function",
                                .default_activation = "gelu_new",
-                               .head_dim = false,
+                               .head_dim = nullptr,
                                .rotary = false};
 
 const DecoderNames kHuggingFaceNames = {
@@ -66,6 +66,12 @@ namespace {
 
 // Far above any model; keeps products of two sizes within 64 bits.
 constexpr uint64_t kSizeLimit = uint64_t{1} << 28;
+
+// As the runtime has them.
+constexpr uint64_t kMaxWidth = 1 << 20;
+constexpr uint64_t kMaxLayers = 1 << 12;
+constexpr uint64_t kMaxHeads = 1 << 14;
+constexpr uint64_t kMaxHeadDim = 1 << 13;
 
 // Elements of two tensors compared at a time.
 constexpr uint64_t kSliceElements = uint64_t{1} << 18;
@@ -383,8 +389,8 @@ class Builder {
     return add_linear(name, inputs, rows, bias);
   }
 
-  // A head that is absent or equal to the embedding is the embedding, whatever the settings say of
-  // tying; but rows of unit length are the head's alone.
+  // A head that is absent or equal to the embedding is the embedding, but not where the settings
+  // say that the two differ and there is none; rows of unit length are the head's alone.
   Result<void> add_head() {
     const std::string name = std::string(names_.head) + ".weight";
     model_.head.weight = model_.embedding;
@@ -395,7 +401,11 @@ class Builder {
       VOLVELLE_ASSIGN_OR_RETURN(model_.head.bias,
                                 add_vector("head.bias", bias_name, model_.vocabulary, 0));
     }
-    if (!decoder_.unit_head && checkpoint_.optional(name) == nullptr) return {};
+    if (!decoder_.unit_head && checkpoint_.optional(name) == nullptr) {
+      if (!unties()) return {};
+      return fail("{}: tensor {} is missing, and tie_word_embeddings is false", checkpoint_.path(),
+                  name);
+    }
     VOLVELLE_ASSIGN_OR_RETURN(const SourceTensor* head,
                               checkpoint_.require(name, {model_.vocabulary, embedding_width()}));
     if (!decoder_.unit_head) {
@@ -407,6 +417,13 @@ class Builder {
     model_.head.weight =
         add_tensor({"head", recipe::Use::kHead, head->rows(), embedding_width(), {rows}});
     return {};
+  }
+
+  // Whether the settings say so, and do not merely keep silent.
+  bool unties() const {
+    const nlohmann::json* tied =
+        checkpoint_.gguf() ? nullptr : checkpoint_.config.value("tie_word_embeddings");
+    return tied != nullptr && *tied == false;
   }
 
   // Whether both hold the same values, bit by bit.
@@ -730,6 +747,41 @@ void read_activation(Config& config, const std::string& key, const std::string& 
 
 namespace {
 
+// Refuses sizes that no stack has, by the keys that state them.
+void check_sizes(Config& config, const DecoderKeys& keys, const Decoder& decoder) {
+  const struct {
+    const char* key;
+    uint64_t size;
+    uint64_t most;
+  } sizes[] = {{keys.width, decoder.width, kMaxWidth},
+               {keys.layers, decoder.layers, kMaxLayers},
+               {keys.query_heads, decoder.query_heads, kMaxHeads},
+               {keys.kv_heads, decoder.kv_heads, kMaxHeads},
+               {keys.head_dim, decoder.head_dim, kMaxHeadDim},
+               {keys.feed_forward_width, decoder.feed_forward_width, kMaxWidth},
+               {keys.context, decoder.context, kSizeLimit}};
+  for (const auto& [key, size, most] : sizes) {
+    if (key != nullptr && size > most) {
+      config.refuse(key, "is {}; {} is the most that is supported", size, most);
+    }
+  }
+  const bool head_stated = keys.head_dim != nullptr && config.has(keys.head_dim);
+  if (decoder.head_dim == 0) {
+    config.refuse(keys.query_heads, "is {}, more than the width of {} can be shared among",
+                  decoder.query_heads, decoder.width);
+  } else if (keys.rotary && decoder.head_dim % 2 != 0) {
+    config.refuse(head_stated ? keys.head_dim : keys.query_heads,
+                  "gives heads of {} elements, which cannot be rotated in pairs", decoder.head_dim);
+  }
+  if (decoder.query_heads % std::max<uint64_t>(1, decoder.kv_heads) != 0) {
+    config.refuse(keys.kv_heads, "is {}, which {} query heads cannot share evenly",
+                  decoder.kv_heads, decoder.query_heads);
+  }
+  if (!(decoder.epsilon > 0 && decoder.epsilon < 1)) {
+    config.refuse(keys.epsilon, "is {}, not between 0 and 1", decoder.epsilon);
+  }
+}
+
 void read_hugging_face(Config& config, const DecoderKeys& keys, Decoder& decoder) {
   decoder.names = kHuggingFaceNames;
   decoder.vocabulary = config.count(keys.vocabulary);
@@ -757,7 +809,8 @@ void read_hugging_face(Config& config, const DecoderKeys& keys, Decoder& decoder
   const uint64_t heads = std::max<uint64_t>(1, decoder.query_heads);
   const uint64_t fallback =
       keys.default_head_dim != 0 ? keys.default_head_dim : decoder.width / heads;
-  decoder.head_dim = keys.head_dim ? config.count("head_dim", fallback) : fallback;
+  decoder.head_dim = keys.head_dim != nullptr ? config.count(keys.head_dim, fallback) : fallback;
+  check_sizes(config, keys, decoder);
   if (!keys.rotary) return;
   config.expect("position_embedding_type", "rope");
   decoder.rotary =
@@ -766,21 +819,33 @@ void read_hugging_face(Config& config, const DecoderKeys& keys, Decoder& decoder
       hugging_face_rotary(config, "sliding_attention", decoder.head_dim, keys.rotary_dialect);
 }
 
+// What GGUF calls the sizes of all architectures.
+DecoderKeys gguf_keys(const DecoderKeys& keys) {
+  return {.width = "embedding_length",
+          .layers = "block_count",
+          .query_heads = "attention.head_count",
+          .kv_heads = "attention.head_count_kv",
+          .feed_forward_width = "feed_forward_length",
+          .context = "context_length",
+          .epsilon = keys.norm == file::NormKind::rms ? "attention.layer_norm_rms_epsilon"
+                                                      : "attention.layer_norm_epsilon",
+          .head_dim = "attention.key_length",
+          .rotary = keys.rotary};
+}
+
 Result<void> read_gguf(Checkpoint& checkpoint, const DecoderKeys& keys, Decoder& decoder) {
   Config& config = checkpoint.config;
   decoder.names = kGgufNames;
   config.optional_count("vocab_size");  // the embedding decides
-  decoder.width = config.count("embedding_length");
-  decoder.layers = config.count("block_count");
-  decoder.query_heads = config.count("attention.head_count");
-  decoder.kv_heads = config.count("attention.head_count_kv", decoder.query_heads);
-  decoder.feed_forward_width = config.count("feed_forward_length");
-  decoder.context = config.count("context_length");
-  decoder.epsilon =
-      config.number(keys.norm == file::NormKind::rms ? "attention.layer_norm_rms_epsilon"
-                                                     : "attention.layer_norm_epsilon");
+  decoder.width = config.count(keys.width);
+  decoder.layers = config.count(keys.layers);
+  decoder.query_heads = config.count(keys.query_heads);
+  decoder.kv_heads = config.count(keys.kv_heads, decoder.query_heads);
+  decoder.feed_forward_width = config.count(keys.feed_forward_width);
+  decoder.context = config.count(keys.context);
+  decoder.epsilon = config.number(keys.epsilon);
   const uint64_t heads = std::max<uint64_t>(1, decoder.query_heads);
-  decoder.head_dim = config.count("attention.key_length", decoder.width / heads);
+  decoder.head_dim = config.count(keys.head_dim, decoder.width / heads);
   if (config.count("attention.value_length", decoder.head_dim) != decoder.head_dim) {
     config.refuse("attention.value_length", "differs from the keys', which is not implemented");
   }
@@ -788,6 +853,7 @@ Result<void> read_gguf(Checkpoint& checkpoint, const DecoderKeys& keys, Decoder&
     decoder.window = config.count("attention.sliding_window");
     decoder.slides = [](uint64_t) { return true; };
   }
+  check_sizes(config, keys, decoder);
   VOLVELLE_RETURN_IF_ERROR(config.status());
   if (!keys.rotary) return {};
   VOLVELLE_ASSIGN_OR_RETURN(decoder.rotary, gguf_rotary(checkpoint, decoder.head_dim));
@@ -802,27 +868,11 @@ Result<Decoder> read_decoder(Checkpoint& checkpoint, const DecoderKeys& keys) {
   Decoder decoder;
   decoder.norm = keys.norm;
   if (checkpoint.gguf()) {
-    VOLVELLE_RETURN_IF_ERROR(read_gguf(checkpoint, keys, decoder));
+    VOLVELLE_RETURN_IF_ERROR(read_gguf(checkpoint, gguf_keys(keys), decoder));
   } else {
     read_hugging_face(config, keys, decoder);
   }
   VOLVELLE_RETURN_IF_ERROR(config.status());
-
-  const std::string& file = config.file();
-  if (decoder.head_dim == 0 || (keys.rotary && decoder.head_dim % 2 != 0)) {
-    return fail("{}: a head of {} elements cannot be rotated", file, decoder.head_dim);
-  }
-  if (decoder.query_heads % decoder.kv_heads != 0) {
-    return fail("{}: {} query heads cannot share {} key/value heads evenly", file,
-                decoder.query_heads, decoder.kv_heads);
-  }
-  if (!(decoder.epsilon > 0 && decoder.epsilon < 1)) {
-    return fail("{}: the norms' epsilon is {}", file, decoder.epsilon);
-  }
-  for (const uint64_t size : {decoder.width, decoder.feed_forward_width, decoder.context,
-                              decoder.query_heads * decoder.head_dim}) {
-    if (size > kSizeLimit) return fail("{}: a size of {} is beyond what is supported", file, size);
-  }
   return decoder;
 }
 

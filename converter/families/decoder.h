@@ -212,8 +212,8 @@ struct DecoderKeys {
   double default_epsilon = 0;             // 0: must be stated
   const char* activation = "hidden_act";  // null: the family knows
   const char* default_activation = "silu";
-  bool head_dim = true;           // may be stated
-  uint64_t default_head_dim = 0;  // 0: width / query heads
+  const char* head_dim = "head_dim";  // may be stated; null: may not
+  uint64_t default_head_dim = 0;      // 0: width / query heads
   bool rotary = true;
   RotaryDialect rotary_dialect;
 };

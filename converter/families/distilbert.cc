@@ -38,7 +38,7 @@ Result<recipe::Model> describe_distilbert(Checkpoint& checkpoint) {
                                                       .default_epsilon = 1e-12,
                                                       .activation = "activation",
                                                       .default_activation = "gelu",
-                                                      .head_dim = false,
+                                                      .head_dim = nullptr,
                                                       .rotary = false}));
   for (const char* training :
        {"dropout", "qa_dropout", "seq_classif_dropout", "sinusoidal_pos_embds"}) {

@@ -54,7 +54,7 @@ Result<recipe::Model> describe_falcon(Checkpoint& checkpoint) {
                    .default_epsilon = 1e-5,
                    .activation = "activation",
                    .default_activation = "gelu",
-                   .head_dim = false,
+                   .head_dim = nullptr,
                    .rotary = !alibi};
   // Older names, of the time when the family was called RefinedWeb.
   if (!config.has("hidden_size")) keys.width = "n_embed";

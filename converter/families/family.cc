@@ -132,8 +132,10 @@ Result<const Family*> find_family(const std::string& path, Naming naming,
 
 Result<recipe::Model> describe(const Family& family, Checkpoint& checkpoint) {
   Result<recipe::Model> model = family.describe(checkpoint);
-  VOLVELLE_RETURN_IF_ERROR(checkpoint.config.finish(family.name));
+  VOLVELLE_RETURN_IF_ERROR(checkpoint.config.status());
+  // A family that gave up has left keys unread which are none the worse for it.
   VOLVELLE_RETURN_IF_ERROR(model);
+  VOLVELLE_RETURN_IF_ERROR(checkpoint.config.finish(family.name));
   VOLVELLE_RETURN_IF_ERROR(checkpoint.check_all_used());
   return model;
 }

@@ -30,7 +30,7 @@ Result<recipe::Model> describe_gpt_neox(Checkpoint& checkpoint) {
                                                  .epsilon = "layer_norm_eps",
                                                  .default_epsilon = 1e-5,
                                                  .default_activation = "gelu",
-                                                 .head_dim = false,
+                                                 .head_dim = nullptr,
                                                  .rotary_dialect = {.base_key = "rotary_emb_base",
                                                                     .partial = true,
                                                                     .share = 0.25,

@@ -68,7 +68,7 @@ Result<recipe::Model> describe_jina_bert(Checkpoint& checkpoint) {
                                                       .epsilon = "layer_norm_eps",
                                                       .default_epsilon = 1e-12,
                                                       .default_activation = "gelu",
-                                                      .head_dim = false,
+                                                      .head_dim = nullptr,
                                                       .rotary = false}));
   if (checkpoint.gguf()) {
     read_gguf_encoder(checkpoint, decoder);

@@ -79,7 +79,7 @@ Result<recipe::Model> describe_modernbert(Checkpoint& checkpoint) {
                                                       .default_epsilon = 1e-5,
                                                       .activation = "hidden_activation",
                                                       .default_activation = "gelu",
-                                                      .head_dim = false,
+                                                      .head_dim = nullptr,
                                                       .rotary = false}));
   for (const char* unused :
        {"cls_token_id", "deterministic_flash_attn", "initializer_cutoff_factor", "layer_norm_eps",

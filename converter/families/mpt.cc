@@ -39,7 +39,7 @@ Result<recipe::Model> describe_mpt(Checkpoint& checkpoint) {
                                                       .epsilon = "layer_norm_epsilon",
                                                       .default_epsilon = 1e-5,
                                                       .activation = nullptr,
-                                                      .head_dim = false,
+                                                      .head_dim = nullptr,
                                                       .rotary = false}));
   decoder.activation = file::Activation::gelu_erf;
   decoder.plain_feed_forward = true;

@@ -41,7 +41,7 @@ Result<recipe::Model> describe_opt(Checkpoint& checkpoint) {
                                                       .default_epsilon = 1e-5,
                                                       .activation = "activation_function",
                                                       .default_activation = "relu",
-                                                      .head_dim = false,
+                                                      .head_dim = nullptr,
                                                       .rotary = false}));
   decoder.names = kNames;
   decoder.embedding_width = config.count("word_embed_proj_dim", decoder.width);

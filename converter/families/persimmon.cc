@@ -31,7 +31,7 @@ Result<recipe::Model> describe_persimmon(Checkpoint& checkpoint) {
                                 .epsilon = "layer_norm_eps",
                                 .default_epsilon = 1e-5,
                                 .default_activation = "relu2",
-                                .head_dim = false,
+                                .head_dim = nullptr,
                                 .rotary_dialect = {.partial = true, .share = 0.5}}));
   decoder.names = kNames;
   decoder.norm_bias = Bias::kRequired;

@@ -31,7 +31,7 @@ Result<recipe::Model> describe_phi(Checkpoint& checkpoint) {
                                 .epsilon = "layer_norm_eps",
                                 .default_epsilon = 1e-5,
                                 .default_activation = "gelu_new",
-                                .head_dim = false,
+                                .head_dim = nullptr,
                                 .rotary_dialect = {.partial = true, .share = 0.5}}));
   decoder.norm_bias = Bias::kRequired;
   decoder.query_key_value_bias = Bias::kRequired;

@@ -13,7 +13,7 @@ Result<recipe::Model> describe_stablelm(Checkpoint& checkpoint) {
       read_decoder(checkpoint, {.norm = file::NormKind::layer,
                                 .epsilon = "layer_norm_eps",
                                 .default_epsilon = 1e-5,
-                                .head_dim = false,
+                                .head_dim = nullptr,
                                 .rotary_dialect = {.partial = true, .share = 0.25}}));
   decoder.norm_bias = Bias::kRequired;
   decoder.head_norm_scope = file::HeadNormScope::each_head;

@@ -7,6 +7,7 @@
 #include "converter/families/decoder.h"
 #include "converter/families/encoder.h"
 #include "converter/families/family.h"
+#include "runtime/distance_buckets.h"
 
 namespace volvelle {
 namespace {
@@ -62,9 +63,28 @@ void read_projection(Config& config, const char* ungated, Decoder& decoder) {
   }
 }
 
+// An encoder's buckets are for both sides, half for each; half of a side's are exact distances.
+BucketShape read_buckets(Config& config, bool encodes, bool every_layer) {
+  const char *const count = "relative_attention_num_buckets", *const longest =
+                                                                  "relative_attention_max_distance";
+  const BucketShape shape{.buckets = config.count(count, 32),
+                          .max_distance = config.count(longest, 128),
+                          .every_layer = every_layer};
+  const uint64_t sides = encodes ? 2 : 1;
+  if (shape.buckets < 2 * sides || shape.buckets % sides != 0 || shape.buckets > kMaxBuckets) {
+    config.refuse(count, "is {}, not {} number from {} to {}", shape.buckets,
+                  encodes ? "an even" : "a", 2 * sides, kMaxBuckets);
+  } else if (shape.max_distance <= shape.buckets / sides / 2 ||
+             shape.max_distance > kMaxBucketDistance) {
+    config.refuse(longest, "is {}, not from {} to {}", shape.max_distance,
+                  shape.buckets / sides / 2 + 1, kMaxBucketDistance);
+  }
+  return shape;
+}
+
 // What the config says of a stack, whose layers are counted by `layers`.
 Result<Decoder> read_stack(Checkpoint& checkpoint, const char* layers, const DecoderNames& names,
-                           const char* ungated, bool table_in_every_layer) {
+                           const char* ungated, bool encodes, bool table_in_every_layer) {
   Config& config = checkpoint.config;
   VOLVELLE_ASSIGN_OR_RETURN(Decoder decoder,
                             read_decoder(checkpoint, {.width = "d_model",
@@ -77,16 +97,13 @@ Result<Decoder> read_stack(Checkpoint& checkpoint, const char* layers, const Dec
                                                       .epsilon = "layer_norm_epsilon",
                                                       .default_epsilon = 1e-6,
                                                       .activation = nullptr,
-                                                      .head_dim = false,
+                                                      .head_dim = "d_kv",
+                                                      .default_head_dim = 64,
                                                       .rotary = false}));
   decoder.names = names;
   read_projection(config, ungated, decoder);
-  decoder.head_dim = config.count("d_kv", 64);
   decoder.attention_scale = 1;
-  decoder.buckets =
-      BucketShape{.buckets = config.count("relative_attention_num_buckets", 32),
-                  .max_distance = config.count("relative_attention_max_distance", 128),
-                  .every_layer = table_in_every_layer};
+  decoder.buckets = read_buckets(config, encodes, table_in_every_layer);
   return decoder;
 }
 
@@ -141,9 +158,9 @@ Result<recipe::Model> describe_stacks(Checkpoint& checkpoint, const Dialect& dia
   Config& config = checkpoint.config;
   if (checkpoint.gguf()) return describe_gguf_stacks(checkpoint);
   const char* const layers = config.has("num_decoder_layers") ? "num_decoder_layers" : "num_layers";
-  VOLVELLE_ASSIGN_OR_RETURN(Decoder decoder,
-                            read_stack(checkpoint, layers, kNames, "layer.2.DenseReluDense.wi",
-                                       dialect.table_in_every_layer));
+  VOLVELLE_ASSIGN_OR_RETURN(
+      Decoder decoder, read_stack(checkpoint, layers, kNames, "layer.2.DenseReluDense.wi", false,
+                                  dialect.table_in_every_layer));
   // The raw key decides, whatever the tensors say.
   if (config.flag("tie_word_embeddings", dialect.scales_logits) && dialect.scales_logits) {
     decoder.logit_scale = 1 / std::sqrt(static_cast<double>(decoder.width));
@@ -162,9 +179,9 @@ Result<recipe::Model> describe_stacks(Checkpoint& checkpoint, const Dialect& dia
   decoder.cross_heads = decoder.query_heads;
   // Some files keep a table there that plays no part.
   checkpoint.optional("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight");
-  VOLVELLE_ASSIGN_OR_RETURN(Decoder encoder,
-                            read_stack(checkpoint, "num_layers", encoder_names(),
-                                       "layer.1.DenseReluDense.wi", dialect.table_in_every_layer));
+  VOLVELLE_ASSIGN_OR_RETURN(
+      Decoder encoder, read_stack(checkpoint, "num_layers", encoder_names(),
+                                  "layer.1.DenseReluDense.wi", true, dialect.table_in_every_layer));
   encoder.encodes = true;
   encoder.tasks.push_back(embed_task());
   return build_pair(checkpoint, encoder, decoder);

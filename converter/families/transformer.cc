@@ -64,7 +64,7 @@ Result<Decoder> read_stack(Checkpoint& checkpoint, bool encodes) {
                                 .epsilon = "layer_norm_eps",
                                 .default_epsilon = 1e-5,
                                 .default_activation = "relu",
-                                .head_dim = false,
+                                .head_dim = nullptr,
                                 .rotary = false}));
   decoder.encodes = encodes;
   decoder.names = kNames;

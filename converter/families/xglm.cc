@@ -21,7 +21,7 @@ Result<recipe::Model> describe_xglm(Checkpoint& checkpoint) {
                                                       .default_epsilon = 1e-5,
                                                       .activation = "activation_function",
                                                       .default_activation = "gelu",
-                                                      .head_dim = false,
+                                                      .head_dim = nullptr,
                                                       .rotary = false}));
   for (const char* elsewhere : {"dropout", "activation_dropout", "layerdrop", "init_std",
                                 "decoder_start_token_id", "num_hidden_layers"}) {

@@ -35,7 +35,7 @@ Result<recipe::Model> describe_xlm(Checkpoint& checkpoint) {
                    .epsilon = "layer_norm_eps",
                    .default_epsilon = 1e-12,
                    .activation = nullptr,
-                   .head_dim = false,
+                   .head_dim = nullptr,
                    .rotary = false};
   if (!config.has("vocab_size")) keys.vocabulary = "n_words";
   VOLVELLE_ASSIGN_OR_RETURN(Decoder decoder, read_decoder(checkpoint, keys));

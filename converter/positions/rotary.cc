@@ -7,41 +7,6 @@
 #include <numbers>
 
 namespace volvelle {
-namespace {
-
-std::vector<float> scale(const RotaryPlan& plan, std::span<const float> original) {
-  const RotaryScaling& scaling = plan.scaling;
-  std::vector<float> frequencies(original.begin(), original.end());
-  if (!plan.divisors.empty()) {
-    for (size_t plane = 0; plane < frequencies.size(); ++plane) {
-      frequencies[plane] /= plan.divisors[plane];
-    }
-    return frequencies;
-  }
-  switch (scaling.kind) {
-    case RotaryScalingKind::kNone:
-    case RotaryScalingKind::kDynamicNtk:
-      return frequencies;
-    case RotaryScalingKind::kLinear:
-      for (float& frequency : frequencies) frequency /= static_cast<float>(scaling.factor);
-      return frequencies;
-    case RotaryScalingKind::kNtk:
-      return rotary_frequencies(ntk_base(plan.base, scaling.factor, plan.width), plan.width);
-    case RotaryScalingKind::kYarn:
-      return scale_yarn(plan.base, plan.width, scaling);
-    case RotaryScalingKind::kLongRope:
-      return divided_frequencies(plan.base, plan.width, scaling.short_factors);
-    case RotaryScalingKind::kLlama3:
-      return scale_llama3(original, scaling);
-    case RotaryScalingKind::kProportional:
-      return proportional_frequencies(plan.base, plan.width, scaling.turning_planes,
-                                      scaling.factor);
-  }
-  return frequencies;
-}
-
-}  // namespace
-
 std::vector<float> divided_frequencies(double base, uint32_t width,
                                        std::span<const float> divisors) {
   std::vector<float> frequencies = rotary_powers(base, width);
@@ -143,6 +108,38 @@ double attention_factor(const RotaryScaling& scaling) {
   return 1;
 }
 
+std::vector<float> scaled_frequencies(const RotaryPlan& plan) {
+  if (!plan.frequencies.empty()) return plan.frequencies;
+  const RotaryScaling& scaling = plan.scaling;
+  std::vector<float> frequencies = rotary_frequencies(plan.base, plan.width);
+  if (!plan.divisors.empty()) {
+    for (size_t plane = 0; plane < frequencies.size(); ++plane) {
+      frequencies[plane] /= plan.divisors[plane];
+    }
+    return frequencies;
+  }
+  switch (scaling.kind) {
+    case RotaryScalingKind::kNone:
+    case RotaryScalingKind::kDynamicNtk:
+      return frequencies;
+    case RotaryScalingKind::kLinear:
+      for (float& frequency : frequencies) frequency /= static_cast<float>(scaling.factor);
+      return frequencies;
+    case RotaryScalingKind::kNtk:
+      return rotary_frequencies(ntk_base(plan.base, scaling.factor, plan.width), plan.width);
+    case RotaryScalingKind::kYarn:
+      return scale_yarn(plan.base, plan.width, scaling);
+    case RotaryScalingKind::kLongRope:
+      return divided_frequencies(plan.base, plan.width, scaling.short_factors);
+    case RotaryScalingKind::kLlama3:
+      return scale_llama3(frequencies, scaling);
+    case RotaryScalingKind::kProportional:
+      return proportional_frequencies(plan.base, plan.width, scaling.turning_planes,
+                                      scaling.factor);
+  }
+  return frequencies;
+}
+
 void turn_dials(RotaryTables& tables, uint64_t context) {
   const int fine_bits =
       std::bit_width(context - 1) / 2;  // from sqrt(context / 2) to sqrt(2 context)
@@ -162,7 +159,7 @@ RotaryTables bake(const RotaryPlan& plan, uint64_t context) {
   RotaryTables tables;
   tables.original_frequencies =
       rotary_frequencies(plan.origin ? plan.origin->base : plan.base, plan.width);
-  tables.frequencies = scale(plan, rotary_frequencies(plan.base, plan.width));
+  tables.frequencies = scaled_frequencies(plan);
   tables.amplitude = static_cast<float>(attention_factor(plan.scaling));
   if (plan.scaling.kind == RotaryScalingKind::kLongRope &&
       context > plan.scaling.original_context) {

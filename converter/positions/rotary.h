@@ -17,9 +17,6 @@
 
 namespace volvelle {
 
-// What the runtime accepts; the product of a position and a float frequency is exact in double.
-inline constexpr uint64_t kMaxContext = uint64_t{1} << 24;
-
 enum class RotaryScalingKind : uint8_t {
   kNone,
   kLinear,        // all frequencies / factor. Chen et al. 2023, arXiv:2306.15595
@@ -67,6 +64,7 @@ struct RotaryScaling {
 struct RotaryOrigin {
   double base = 10000;
   RotaryScaling scaling;
+  std::vector<float> frequencies;  // [width / 2], as they are baked; empty: formed of the others
 
   bool operator==(const RotaryOrigin&) const = default;
 };
@@ -79,6 +77,8 @@ struct RotaryPlan {
   RotaryScaling scaling;
   // [width / 2]: each frequency is divided by its own, and `scaling` is but a record; empty: none
   std::vector<float> divisors;
+  // [width / 2]: as a file already has them baked; empty: formed of the above
+  std::vector<float> frequencies;
   std::optional<RotaryOrigin> origin;  // none: base and scaling are the checkpoint's own
 
   bool operator==(const RotaryPlan&) const = default;
@@ -125,6 +125,9 @@ double ntk_base(double base, double factor, uint32_t width);
 
 // What multiplies cosines and sines; 1 but for yarn and LongRoPE.
 double attention_factor(const RotaryScaling& scaling);
+
+// What the plan's dials turn by: float [width / 2], of LongRoPE the short ones.
+std::vector<float> scaled_frequencies(const RotaryPlan& plan);
 
 // Turns the frequencies of `tables` into dials that reach [0, context), context in [1,
 // kMaxContext].

@@ -29,6 +29,12 @@ std::optional<double> number(std::string_view text) {
   return value;
 }
 
+// As it stands in a sentence.
+std::string shown(std::string_view text) {
+  constexpr size_t kMost = 80;
+  return text.size() <= kMost ? std::string(text) : std::string(text.substr(0, kMost - 3)) + "...";
+}
+
 // A number in [least, limit).
 template <typename Target>
 Option number_option(const char* meaning, double least, double limit, Target& target) {
@@ -40,8 +46,10 @@ Option number_option(const char* meaning, double least, double limit, Target& ta
           }};
 }
 
+static_assert(kMaxContext == 16777216);
+
 Option context_option(uint64_t& target) {
-  return {"a whole number of positions", [&target](std::string_view text) {
+  return {"a whole number of positions from 2 to 16777216", [&target](std::string_view text) {
             const auto [end, error] =
                 std::from_chars(text.data(), text.data() + text.size(), target);
             return error == std::errc() && end == text.data() + text.size() && target >= 2 &&
@@ -61,21 +69,22 @@ Options options_of(RotaryScaling& scaling) {
   Options options;
   if (scaling.kind == RotaryScalingKind::kYarn) {
     options.emplace("original", context_option(scaling.original_context));
-    options.emplace("beta_fast",
-                    number_option("a number above 0", kSmallest, 1e6, scaling.beta_fast));
-    options.emplace("beta_slow",
-                    number_option("a number above 0", kSmallest, 1e6, scaling.beta_slow));
-    options.emplace("attention_factor",
-                    number_option("a number above 0", kSmallest, 1e6, scaling.attention_factor));
-    options.emplace("mscale", number_option("a number from 0", 0, 1e6, scaling.mscale));
+    options.emplace("beta_fast", number_option("a number above 0 and below 1e6", kSmallest, 1e6,
+                                               scaling.beta_fast));
+    options.emplace("beta_slow", number_option("a number above 0 and below 1e6", kSmallest, 1e6,
+                                               scaling.beta_slow));
+    options.emplace("attention_factor", number_option("a number above 0 and below 1e6", kSmallest,
+                                                      1e6, scaling.attention_factor));
+    options.emplace("mscale",
+                    number_option("a number from 0 and below 1e6", 0, 1e6, scaling.mscale));
     options.emplace("mscale_all_dim",
-                    number_option("a number from 0", 0, 1e6, scaling.mscale_all_dim));
+                    number_option("a number from 0 and below 1e6", 0, 1e6, scaling.mscale_all_dim));
     options.emplace("truncate", truth_option(scaling.truncate));
   } else if (scaling.kind == RotaryScalingKind::kLlama3) {
-    options.emplace(
-        "low", number_option("a number above 0", kSmallest, 1e6, scaling.low_frequency_factor));
-    options.emplace(
-        "high", number_option("a number above 0", kSmallest, 1e6, scaling.high_frequency_factor));
+    options.emplace("low", number_option("a number above 0 and below 1e6", kSmallest, 1e6,
+                                         scaling.low_frequency_factor));
+    options.emplace("high", number_option("a number above 0 and below 1e6", kSmallest, 1e6,
+                                          scaling.high_frequency_factor));
     options.emplace("original", context_option(scaling.original_context));
   }
   return options;
@@ -87,8 +96,9 @@ std::string names_of(const Options& options) {
   return names;
 }
 
-Result<void> read_options(std::string_view text, std::string_view list, RotaryScaling& scaling) {
-  const std::string kind(text.substr(0, text.find(':')));
+// `text` is the whole as it stands in a sentence.
+Result<void> read_options(const std::string& text, std::string_view kind, std::string_view list,
+                          RotaryScaling& scaling) {
   Options options = options_of(scaling);
   const std::string known = names_of(options);
   if (known.empty())
@@ -102,7 +112,7 @@ Result<void> read_options(std::string_view text, std::string_view list, RotarySc
       return fail(
           "--rope-scaling {}: \"{}\" is no option of {}, or the second of its name; there "
           "are {}, each followed by =VALUE",
-          text, item, kind, known);
+          text, shown(item), kind, known);
     }
     if (!option->second.set(item.substr(equals + 1))) {
       return fail("--rope-scaling {}: {} is not {}", text, name, option->second.meaning);
@@ -111,6 +121,12 @@ Result<void> read_options(std::string_view text, std::string_view list, RotarySc
     if (item.size() == list.size()) return {};
     list.remove_prefix(item.size() + 1);
   }
+}
+
+std::string grouped(uint64_t count) {  // "12,345"
+  std::string digits = std::to_string(count);
+  for (size_t end = digits.size(); end > 3; end -= 3) digits.insert(end - 3, ",");
+  return digits;
 }
 
 const char* kind_name(RotaryScalingKind kind) {
@@ -146,49 +162,58 @@ Result<ScalingSpec> parse_scaling_spec(std::string_view text) {
       {"llama3", RotaryScalingKind::kLlama3}};
   ScalingSpec spec;
   if (text == "none") return spec;
+  if (text == "original") return ScalingSpec{.original = true};
 
+  const std::string quoted = shown(text);
   const size_t colon = text.find(':');
   const std::string_view name = text.substr(0, colon);
   const auto kind = kinds.find(name);
   if (colon == std::string_view::npos || (kind == kinds.end() && name != "theta")) {
     return fail(
-        "--rope-scaling {}: must be none, linear:F, ntk:F, dynamic:F, yarn:F[,...], "
+        "--rope-scaling {}: must be original, none, linear:F, ntk:F, dynamic:F, yarn:F[,...], "
         "llama3:F[,...] or theta:BASE",
-        text);
+        quoted);
   }
   std::string_view rest = text.substr(colon + 1);
   const std::string_view first = rest.substr(0, rest.find(','));
   const std::optional<double> value = number(first);
   if (name == "theta") {
     if (!value || !(*value > 1 && *value < kBaseLimit) || first.size() != rest.size()) {
-      return fail("--rope-scaling {}: a base is one number above 1 and below 1e12", text);
+      return fail("--rope-scaling {}: a base is one number above 1 and below 1e12", quoted);
     }
     spec.base = *value;
     return spec;
   }
   if (!value || !(*value >= 1 && *value < kFactorLimit)) {
-    return fail("--rope-scaling {}: a factor is a number from 1 and below 1e6", text);
+    return fail("--rope-scaling {}: a factor is a number from 1 and below 1e6", quoted);
   }
   spec.scaling.kind = kind->second;
   spec.scaling.factor = *value;
   if (first.size() != rest.size()) {
     rest.remove_prefix(first.size() + 1);
-    VOLVELLE_RETURN_IF_ERROR(read_options(text, rest, spec.scaling));
+    VOLVELLE_RETURN_IF_ERROR(read_options(quoted, name, rest, spec.scaling));
   }
   if (spec.scaling.beta_fast < spec.scaling.beta_slow) {
-    return fail("--rope-scaling {}: beta_fast is below beta_slow", text);
+    return fail("--rope-scaling {}: beta_fast is below beta_slow", quoted);
   }
   if (spec.scaling.high_frequency_factor <= spec.scaling.low_frequency_factor) {
-    return fail("--rope-scaling {}: high is not above low", text);
+    return fail("--rope-scaling {}: high is not above low", quoted);
   }
   return spec;
 }
 
 RotaryPlan rescale(const RotaryPlan& plan, const ScalingSpec& spec, uint64_t trained_context) {
-  RotaryPlan rescaled{.pairing = plan.pairing,
-                      .width = plan.width,
-                      .scaling = spec.scaling,
-                      .origin = plan.origin.value_or(RotaryOrigin{plan.base, plan.scaling})};
+  if (spec.original) {
+    if (!plan.origin) return plan;
+    return {.pairing = plan.pairing,
+            .width = plan.width,
+            .base = plan.origin->base,
+            .scaling = plan.origin->scaling,
+            .frequencies = plan.origin->frequencies};
+  }
+  RotaryPlan rescaled{.pairing = plan.pairing, .width = plan.width, .scaling = spec.scaling};
+  rescaled.origin =
+      plan.origin ? *plan.origin : RotaryOrigin{plan.base, plan.scaling, scaled_frequencies(plan)};
   rescaled.base = spec.base.value_or(rescaled.origin->base);
   const bool counts = spec.scaling.kind == RotaryScalingKind::kDynamicNtk ||
                       spec.scaling.kind == RotaryScalingKind::kYarn ||
@@ -236,17 +261,18 @@ std::string rotary_text(const RotaryPlan& plan) {
   return text;
 }
 
-std::string chosen_context_text(uint64_t context) {
-  return std::format(
-      "the context becomes {}: that before any scaling, times the factor; --context N asks for "
-      "another",
-      context);
+std::string chosen_context_text(uint64_t context, uint64_t reach) {
+  const char* why = context == kMaxContext ? "the most that is possible"
+                    : context == reach     ? "that before any scaling, times the factor"
+                                           : "that which was trained";
+  return std::format("the context becomes {}: {}; --context N asks for another", grouped(context),
+                     why);
 }
 
-std::string beyond_scaling_text(uint64_t context, uint64_t reach) {
+std::string beyond_scaling_text(uint64_t context, uint64_t reach, uint64_t former) {
   return std::format(
-      "the scaling is made for {} positions; the tables reach {}, beyond which nothing scales them",
-      reach, context);
+      "the scaling serves {} positions; the context {} {}, beyond which nothing scales",
+      grouped(reach), context == former ? "stays" : "becomes", grouped(context));
 }
 
 std::string local_scheme_text(const RotaryPlan& plan) {

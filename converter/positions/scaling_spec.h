@@ -1,6 +1,7 @@
 // How a user asks for another scaling of rotary positions, in one word:
 //
-//   none            the checkpoint's own scaling is left out
+//   original        what the checkpoint says
+//   none            nothing scaled, the checkpoint's own scaling left out
 //   linear:F        all positions F times closer
 //   ntk:F           the base changed so that the slowest plane turns F times slower
 //   dynamic:F       the same, growing with the length of a sequence
@@ -27,6 +28,7 @@ namespace volvelle {
 struct ScalingSpec {
   RotaryScaling scaling;       // original_context 0: as the model has it
   std::optional<double> base;  // instead of the model's
+  bool original = false;       // the checkpoint's own of both, and the others play no part
 
   bool operator==(const ScalingSpec&) const = default;
 };
@@ -60,10 +62,11 @@ std::string scaling_text(const RotaryScaling& scaling);
 // "rotary, base 10000, width 64, half pairs, yarn scaling by 4".
 std::string rotary_text(const RotaryPlan& plan);
 
-// Sentences for a user: how far a scaling reaches where no context was asked for, that a longer
-// context was, and that a scheme stays as it is.
-std::string chosen_context_text(uint64_t context);
-std::string beyond_scaling_text(uint64_t context, uint64_t reach);
+// Sentences for a user: which context comes of a scaling that reaches so far, where none was asked
+// for and where it was `former` before; that the tables go beyond a scaling; and that a scheme
+// stays as it is.
+std::string chosen_context_text(uint64_t context, uint64_t reach);
+std::string beyond_scaling_text(uint64_t context, uint64_t reach, uint64_t former);
 std::string local_scheme_text(const RotaryPlan& plan);
 
 }  // namespace volvelle

@@ -439,7 +439,9 @@ std::string position_line(const ordered_json& position) {
   const auto planes = [](const ordered_json& stated) {
     const ordered_json& lengths = stated["wavelengths"];
     const auto one = [](const ordered_json& length) {
-      return length.is_number() ? std::format("{:.4g}", length.get<double>()) : std::string("none");
+      return length.is_number() && std::isfinite(length.get<double>())
+                 ? std::format("{:.4g}", length.get<double>())
+                 : std::string("none (it stands still)");
     };
     return std::format("wavelengths {} to {}, {} of {} planes turn fully in the trained context",
                        one(lengths.front()), one(lengths.back()),
@@ -592,6 +594,9 @@ void add_inspect_command(Program& program) {
   add_model_option(command, options->model);
   command.add_flag("--json", options->json, "Write one JSON object");
   command.add_option("--plot", options->plot, "Draw the positions into this folder, as SVG")
+      ->check([](const std::string& folder) {
+        return folder.empty() || folder == "-" ? "plots need a folder's name" : "";
+      })
       ->type_name("DIR");
   command.add_flag("--verify", options->verify, "Read all weights and check their checksums");
 }

@@ -12,6 +12,7 @@
 #include <sstream>
 
 #include "platforms/interrupt.h"
+#include "runtime/tokenizer/utf8.h"
 
 namespace volvelle {
 namespace {
@@ -19,6 +20,14 @@ namespace {
 constexpr int kInputAtFault = 1;
 constexpr int kWrongUsage = 2;
 constexpr const char* kVersion = VOLVELLE_VERSION;
+
+// Whether a terminal may obey a character instead of showing it: second controls, Unicode's order
+// of writing, its line separators and marks without width. Joiners belong to words and stay.
+bool steers(char32_t c) {
+  return (c >= 0x80 && c <= 0x9f) || c == 0x61c || c == 0x180e || c == 0x200b || c == 0x200e ||
+         c == 0x200f || (c >= 0x2028 && c <= 0x202e) || (c >= 0x2060 && c <= 0x206f) ||
+         c == 0xfeff || (c >= 0xfff9 && c <= 0xfffb) || (c >= 0xe0000 && c <= 0xe007f);
+}
 
 }  // namespace
 
@@ -75,6 +84,7 @@ std::string Program::tokenizer_sources() const {
 
 int Program::run(int argc, const char* const* argv) {
   end_quietly_on_broken_pipe();
+  ignore_file_size_limits();
   try {
     app_.parse(argc, argv);
     if (!chosen_) throw CLI::CallForHelp();
@@ -146,28 +156,23 @@ std::string to_text(const nlohmann::ordered_json& json, int indent) {
 
 std::string printable(std::string_view text) {
   std::string out;
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte < 0x20 || byte == 0x7f) {
-      out += std::format("\\x{:02x}", byte);
+  while (!text.empty()) {
+    const Utf8Step step = next_character(text);
+    const char32_t character = step.character;
+    if (step.state != Utf8State::whole) {
+      for (const char c : text.substr(0, step.bytes)) {
+        out += std::format("\\x{:02x}", static_cast<unsigned char>(c));
+      }
+    } else if (character < 0x20 || character == 0x7f) {
+      out += std::format("\\x{:02x}", static_cast<uint32_t>(character));
+    } else if (steers(character)) {
+      out += std::format("\\u{:04x}", static_cast<uint32_t>(character));
     } else {
-      out += c;
+      out += text.substr(0, step.bytes);
     }
+    text.remove_prefix(step.bytes);
   }
   return out;
-}
-
-std::string format_bytes(uint64_t bytes) {
-  if (bytes < 1000) return std::format("{} B", bytes);
-  double value = static_cast<double>(bytes);
-  const char* unit = "";
-  for (const char* next : {"kB", "MB", "GB", "TB"}) {
-    if (value < 999.5) break;
-    value /= 1000;
-    unit = next;
-  }
-  return value < 99.95 ? std::format("{:.1f} {}", value, unit)
-                       : std::format("{:.0f} {}", value, unit);
 }
 
 std::string format_count(uint64_t count) {

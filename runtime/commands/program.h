@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "platforms/error.h"
+#include "platforms/format_bytes.h"
 
 namespace volvelle {
 
@@ -110,10 +111,10 @@ void print_notice(std::format_string<Args...> format, Args&&... args) {
 // JSON as text; bytes that are no UTF-8 become U+FFFD. `indent` < 0: on one line.
 std::string to_text(const nlohmann::ordered_json& json, int indent = -1);
 
-// `text` with control characters escaped: safe to show on a terminal whatever file it came from.
+// `text` with control characters, those that turn the order of writing and broken UTF-8 escaped:
+// safe to show on a terminal whatever file it came from.
 std::string printable(std::string_view text);
 
-std::string format_bytes(uint64_t bytes);  // "1.5 GB", powers of 1000
 std::string format_count(uint64_t count);  // "12,345"
 
 // A bar on standard error, only when that is a terminal and the work has taken over a second; gone

@@ -162,7 +162,7 @@ Result<> run(const RunOptions& options) {
     print_notice("the context of {} tokens is full; {}", session->context(),
                  session->context() + options.first_position < last
                      ? "ask for a larger --context"
-                     : "convert again with a larger --context");
+                     : remedy_for_length(model->decoder()));
   }
   if (options.stats) {
     print_stats(*session, *model, pool, prompt, prefilled - start, decoded, end - prefilled, bytes);

@@ -25,11 +25,13 @@
 namespace volvelle {
 namespace {
 
-void convert_golden(const std::string& golden, const std::string& output, const std::string& spec) {
+void convert_golden(const std::string& golden, const std::string& output, const std::string& spec,
+                    std::optional<uint64_t> context = {}) {
   static const ThreadPool pool = *ThreadPool::make(1);
   ConvertOptions options{.source = "tests/goldens/" + golden,
                          .output = output,
                          .weights = WeightType::kF32,
+                         .context = context,
                          .force = true};
   if (!spec.empty()) options.scaling = *parse_scaling_spec(spec);
   const auto report = convert(options, pool);
@@ -85,6 +87,7 @@ std::string positions_of(const std::string& path) {
     add_floats(rotary->long_frequencies());
     add_scaling(rotary->scaling());
     add_scaling(rotary->own_scaling());
+    add_floats(rotary->own_frequencies());
     for (const file::Segment* segment :
          {rotary->coarse(), rotary->fine(), rotary->long_coarse(), rotary->long_fine()}) {
       add_segment(segment);
@@ -96,7 +99,7 @@ std::string positions_of(const std::string& path) {
 TEST_CASE("an extended file has the positions of a fresh conversion, and extending twice is once") {
   const ScratchFolder folder;
   const std::string fresh = folder / "fresh.vvl", extended = folder / "extended.vvl",
-                    copy = folder / "copy.vvl";
+                    copy = folder / "copy.vvl", converted = folder / "converted.vvl";
   const std::vector<std::string> specs = {"none",
                                           "linear:2",
                                           "ntk:3",
@@ -107,30 +110,90 @@ TEST_CASE("an extended file has the positions of a fresh conversion, and extendi
                                           "theta:5000"};
   // One scheme, two of which one serves windows, partial width, layers without, LongRoPE, GGUF's
   // own divisors, a scaling of the checkpoint's own.
-  for (const char* golden : {"llama_grouped_heads", "gemma3_spelling_5", "phi", "smollm3",
-                             "phi3_longrope", "gguf_llama3_factors/model.gguf", "llama_yarn"}) {
+  for (const char* golden :
+       {"llama_grouped_heads", "gemma3_spelling_5", "phi", "smollm3", "phi3_longrope",
+        "gguf_phi3_longrope/model.gguf", "gguf_llama3_factors/model.gguf", "llama_yarn",
+        "llama_proportional", "cohere_proportional", "llama_dynamic", "llama_linear"}) {
     const std::string source = golden;
     if (!std::filesystem::exists("tests/goldens/" + source)) continue;
+    convert_golden(source, converted, "");
     convert_golden(source, extended, "");
     for (const std::string& spec : specs) {
       CAPTURE(source);
       CAPTURE(spec);
       convert_golden(source, fresh, spec);
+      const auto once = extend_by(converted, spec, copy);
+      REQUIRE_MESSAGE(once.has_value(), message(once));
+      CHECK(positions_of(copy) == positions_of(fresh));
+      CHECK(once->generation == 1);
+      CHECK(once->context == (*Model::load(fresh))->decoder().context);
+
       const auto in_place = extend_by(extended, spec);
       REQUIRE_MESSAGE(in_place.has_value(), message(in_place));
       REQUIRE(Model::load(extended).has_value());
+      convert_golden(source, fresh, spec, in_place->context);
       CHECK(positions_of(extended) == positions_of(fresh));
       const auto copied = extend_by(extended, spec, copy);
       REQUIRE_MESSAGE(copied.has_value(), message(copied));
       CHECK(positions_of(copy) == positions_of(fresh));
-      CHECK(copied->generation == 1);
-      CHECK(in_place->context == (*Model::load(fresh))->decoder().context);
+      // Back to the checkpoint's own, from a file that was extended once or often.
+      for (const std::string& longer : {copy, extended}) {
+        REQUIRE(extend_by(longer, "original", folder / "again.vvl"));
+        CHECK(positions_of(folder / "again.vvl") == positions_of(converted));
+      }
     }
+    REQUIRE(extend_by(extended, "original"));
+    CHECK(positions_of(extended) == positions_of(converted));
+    REQUIRE(extend_by(extended, "original"));  // and of what is its own already
+    CHECK(positions_of(extended) == positions_of(converted));
+    convert_golden(source, fresh, "original");
+    CHECK(read_file(fresh) == read_file(converted));
     const uint64_t size = std::filesystem::file_size(copy);
     REQUIRE(extend_by(copy, "none", folder / "again.vvl"));
     REQUIRE(extend_by(folder / "again.vvl", specs.back(), copy));
     CHECK(std::filesystem::file_size(copy) == size);  // copies carry nothing of each other
   }
+}
+
+std::string notices_of(const Result<ExtendReport>& result) {
+  REQUIRE_MESSAGE(result.has_value(), message(result));
+  std::string all;
+  for (const std::string& notice : result->notices) all += notice + "\n";
+  return all;
+}
+
+TEST_CASE("no context is lost to a scaling that serves fewer positions, and the user hears of it") {
+  const ScratchFolder folder;
+  const std::string path = folder / "model.vvl";
+  convert_golden("llama_grouped_heads", path, "");  // trained for 256 positions
+  const std::string converted = read_file(path);
+  const auto report = extend_by(path, "yarn:4,original=32");
+  CHECK(report->context == 256);
+  CHECK(notices_of(report) ==
+        "the scaling serves 128 positions; the context stays 256, beyond which nothing scales\n");
+  CHECK(extend_by(path, "linear:8")->context == 2048);
+  for (const char* spec : {"none", "linear:2", "theta:1e6", "llama3:2,original=64", "dynamic:1"}) {
+    CAPTURE(spec);
+    const auto shorter = extend_by(path, spec);
+    CHECK(notices_of(shorter).contains("the context stays 2,048, beyond which nothing scales"));
+    CHECK(shorter->context == 2048);
+  }
+  CHECK(notices_of(extend_by(path, "linear:16"))
+            .starts_with("the context becomes 4,096: that before any scaling, times the factor"));
+  CHECK(notices_of(extend_by(path, "linear:999999"))
+            .starts_with("the context becomes 16,777,216: the most that is possible"));
+  CHECK(notices_of(extend_by(path, "original")) == "");
+  CHECK((*Model::load(path))->decoder().context == 256);
+  // Asked for less, it is given.
+  CHECK(
+      extend({.model = path, .scaling = *parse_scaling_spec("yarn:4"), .context = 100})->context ==
+      100);
+  CHECK(notices_of(extend_by(path, "none"))
+            .starts_with("the context becomes 256: that before any scaling, times the factor"));
+  CHECK(notices_of(extend({.model = path, .scaling = {}, .context = 300})) ==
+        "the scaling serves 256 positions; the context becomes 300, beyond which nothing scales\n");
+  convert_golden("llama_grouped_heads", path, "yarn:4,original=32");
+  CHECK((*Model::load(path))->decoder().context == 256);
 }
 
 TEST_CASE("a scaling that only windowed layers would feel leaves them alone") {
@@ -238,7 +301,11 @@ TEST_CASE("what cannot be extended is refused in a sentence and stays as it is")
   const ScratchFolder folder;
   const std::string path = folder / "model.vvl";
   for (const auto& [golden, words] :
-       {std::pair{"bloom", "have no limit"}, {"gpt2", "learned, which cannot be extended"}}) {
+       {std::pair{"bloom", "have no limit"},
+        {"gpt2", "learned, which cannot be extended"},
+        {"t5_decoder", "biases by distance"},
+        {"transformer_relative", "rows of learned tables by distance (Shaw)"},
+        {"transformer_halves", "added to embeddings"}}) {
     convert_golden(golden, path, "");
     const std::string bytes = read_file(path);
     for (const std::string& output : {std::string(), folder / "copy.vvl"}) {
@@ -262,6 +329,40 @@ TEST_CASE("what cannot be extended is refused in a sentence and stays as it is")
   const auto held = UpdatedFile::open(path);
   REQUIRE(held.has_value());
   CHECK(message(extend_by(path, "yarn:4")).contains("another process is changing it"));
+}
+
+TEST_CASE("a file that does not load is not extended in place, and stays as it is") {
+  const ScratchFolder folder;
+  const std::string path = folder / "model.vvl";
+  convert_golden("llama_grouped_heads", path, "");
+  const std::string whole = read_file(path);
+  HeaderSlot slot;
+  std::memcpy(&slot, whole.data(), sizeof slot);
+  const std::span table = std::as_bytes(std::span(whole)).subspan(slot.table_offset);
+  const file::Model* model = file::GetModel(table.data());
+  // Numbers of a tensor and of a block that nobody asks for when positions are baked.
+  const auto field = [&](const void* of, flatbuffers::voffset_t which) {
+    return reinterpret_cast<const char*>(
+               static_cast<const flatbuffers::Table*>(of)->GetAddressOf(which)) -
+           whole.data();
+  };
+  const file::Block* block = model->stacks()->Get(0)->blocks()->Get(0);
+  for (const ptrdiff_t at : {field(model->tensors()->Get(0), file::Tensor::VT_ROWS),
+                             field(model->tensors()->Get(3), file::Tensor::VT_COLUMNS),
+                             field(block->attention(), file::Attention::VT_HEAD_DIM)}) {
+    CAPTURE(at);
+    std::string damaged = whole;
+    const uint32_t impossible = 12345;
+    std::memcpy(damaged.data() + at, &impossible, sizeof impossible);
+    HeaderSlot lying = slot;
+    lying.table_checksum =
+        checksum(std::as_bytes(std::span(damaged)).subspan(slot.table_offset, slot.table_bytes));
+    lying.checksum = header_checksum(lying);
+    std::memcpy(damaged.data(), &lying, sizeof lying);
+    folder.write("model.vvl", damaged);
+    CHECK(message(extend_by(path, "yarn:4")).starts_with(path));
+    CHECK(read_file(path) == damaged);
+  }
 }
 
 // Runs `body`, which returns an exit status, in a process of its own.

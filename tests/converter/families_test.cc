@@ -27,7 +27,7 @@ const RotaryPlan& rotary_of(const Described& described, size_t position = 0) {
 TEST_CASE("an unknown kind of model is answered with those that are known") {
   const std::string error = describe_tiny({{"model_type", "rwkv"}}, tiny_tensors()).error();
   CHECK(error.contains("model_type \"rwkv\" is not known; known are baichuan, "));
-  CHECK(error.contains(", bloom, cohere, cohere2, "));
+  CHECK(error.contains(", bloom, camembert, cohere, cohere2, "));
   CHECK(describe_tiny(json::object(), tiny_tensors()).error().contains("model_type is missing"));
   CHECK(describe_tiny_gguf("mistral", json::object(), tiny_gguf_tensors())
             .error()
@@ -278,13 +278,18 @@ TEST_CASE("a scaling that cannot be right is refused with its key") {
 }
 
 TEST_CASE("a head is the embedding when it is absent or equal, and its own when it differs") {
-  for (const bool stated : {false, true}) {
+  for (const json& stated : {json(), json(false), json(true)}) {
     json settings = tiny_settings("llama");
-    settings["tie_word_embeddings"] = stated;
-    CAPTURE(stated);
+    if (!stated.is_null()) settings["tie_word_embeddings"] = stated;
+    CAPTURE(stated.dump());
     Described absent = describe_tiny(settings, tiny_tensors());
-    REQUIRE(absent.error() == "");
-    CHECK(absent.model->head.weight == absent.model->embedding);
+    if (stated == false) {
+      CHECK(absent.error() ==
+            "tiny: tensor lm_head.weight is missing, and tie_word_embeddings is false");
+    } else {
+      REQUIRE(absent.error() == "");
+      CHECK(absent.model->head.weight == absent.model->embedding);
+    }
 
     auto equal_tensors = tiny_tensors();
     equal_tensors->add("lm_head.weight", {32, 16}, 1);
@@ -333,8 +338,9 @@ TEST_CASE("a tensor that is missing or has another shape is refused by name") {
   CHECK(refusal(tiny_settings("llama"), "attention_bias", true)
             .contains("self_attn.q_proj.bias is missing"));
   CHECK(refusal(tiny_settings("llama"), "num_key_value_heads", 3)
-            .contains("4 query heads cannot share 3"));
-  CHECK(refusal(tiny_settings("llama"), "head_dim", 5).contains("a head of 5 elements"));
+            .contains("num_key_value_heads is 3, which 4 query heads cannot share evenly"));
+  CHECK(refusal(tiny_settings("llama"), "head_dim", 5)
+            .contains("head_dim gives heads of 5 elements"));
 }
 
 TEST_CASE("mistral's window is on every layer unless it is null, and 4096 when not mentioned") {
@@ -585,6 +591,77 @@ TEST_CASE("every family refuses a setting that it does not know, and a missing t
     CHECK(whole.describe(whole.settings, table)
               .error()
               .contains(std::string("tensor ") + table + " is missing"));
+  }
+}
+
+TEST_CASE("in every family a head that is missing is refused where the settings untie it") {
+  size_t untied = 0;
+  for (const Golden& whole : golden_folders()) {
+    CAPTURE(whole.name);
+    const Described described = whole.describe(whole.settings);
+    REQUIRE(described.error() == "");
+    const recipe::Model& model = *described.model;
+    if (model.encodes || model.head.weight == model.embedding) continue;
+    const recipe::Part& head = model.tensors[model.head.weight].parts[0];
+    if (head.unit) continue;  // never the embedding
+    ++untied;
+    json settings = whole.settings;
+    settings["tie_word_embeddings"] = false;
+    const std::string& name = head.source->name;
+    CHECK(whole.describe(settings, name)
+              .error()
+              .contains("tensor " + name + " is missing, and tie_word_embeddings is false"));
+  }
+  CHECK(untied >= 20);
+}
+
+TEST_CASE("a number that is out of range is at fault, and not the keys that come after it") {
+  for (const Golden& whole : golden_folders()) {
+    CAPTURE(whole.name);
+    for (const auto& [key, value] : whole.settings.items()) {
+      if (!value.is_number()) continue;
+      CAPTURE(key);
+      for (const json& wild : {json(-1), json(1'000'000'007), json(2'147'483'647), json(1e300)}) {
+        CAPTURE(wild.dump());
+        json settings = whole.settings;
+        settings[key] = wild;
+        const std::string error = whole.describe(settings).error();
+        CHECK((!error.contains("--ignore-key ") || error.contains("--ignore-key " + key)));
+      }
+    }
+  }
+  const std::vector<std::tuple<const char*, const char*, json>> wrongs = {
+      {"opt", "hidden_size", 1'000'000'007},
+      {"opt", "num_attention_heads", 1'000'000'007},
+      {"opt", "max_position_embeddings", 1'000'000'007},
+      {"bert_decoder", "layer_norm_eps", -1},
+      {"bert_decoder", "num_hidden_layers", 1'000'000'007},
+      {"llama_grouped_heads", "rms_norm_eps", -1},
+      {"llama_grouped_heads", "rms_norm_eps", 1},
+      {"llama_grouped_heads", "head_dim", 5},
+      {"llama_grouped_heads", "head_dim", 1'000'000'006},
+      {"llama_grouped_heads", "num_key_value_heads", 1'000'000'007},
+      {"llama_grouped_heads", "intermediate_size", 1'000'000'007},
+      {"t5_decoder", "d_kv", 1'000'000'007},
+      {"t5_decoder", "relative_attention_max_distance", 1'000'000'007},
+      {"t5_decoder", "relative_attention_max_distance", 1},
+      {"t5_decoder", "relative_attention_num_buckets", 1},
+      {"t5_decoder", "relative_attention_num_buckets", 1'000'000'007}};
+  for (const auto& [name, key, value] : wrongs) {
+    CAPTURE(name);
+    CAPTURE(key);
+    const Golden whole = golden(name);
+    json settings = whole.settings;
+    settings[key] = value;
+    CHECK(whole.describe(settings).error().contains(std::string("config.json: ") + key));
+  }
+  for (const char* key : {"attention.key_length", "embedding_length", "attention.head_count",
+                          "attention.layer_norm_rms_epsilon", "block_count"}) {
+    json settings = tiny_gguf_settings("llama");
+    settings[std::string("llama.") + key] = 1'000'000'007;
+    CHECK(describe_tiny_gguf("llama", settings, tiny_gguf_tensors())
+              .error()
+              .contains(std::string("tiny.gguf: llama.") + key));
   }
 }
 

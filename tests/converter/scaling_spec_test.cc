@@ -39,6 +39,7 @@ TEST_CASE("every word of the grammar is understood") {
                     .original_context = 8192,
                     .low_frequency_factor = 2,
                     .high_frequency_factor = 8}}},
+      {"original", {.original = true}},
       {"theta:1e6", {.base = 1e6}},
       {"theta:500000", {.base = 500000}}};
   for (const auto& [text, expected] : specs) {
@@ -51,13 +52,14 @@ TEST_CASE("every word of the grammar is understood") {
 
 TEST_CASE("what the grammar does not know is refused, with the word and the part at fault") {
   const std::vector<std::pair<std::string, const char*>> wrongs = {
-      {"", "must be none, linear:F"},
-      {"yarn", "must be none, linear:F"},
-      {"none:1", "must be none, linear:F"},
-      {"longrope:4", "must be none, linear:F"},
-      {"proportional:1", "must be none, linear:F"},
-      {"Linear:4", "must be none, linear:F"},
-      {" linear:4", "must be none, linear:F"},
+      {"", "must be original, none, linear:F"},
+      {"yarn", "must be original, none, linear:F"},
+      {"original:1", "must be original, none, linear:F"},
+      {"none:1", "must be original, none, linear:F"},
+      {"longrope:4", "must be original, none, linear:F"},
+      {"proportional:1", "must be original, none, linear:F"},
+      {"Linear:4", "must be original, none, linear:F"},
+      {" linear:4", "must be original, none, linear:F"},
       {"linear:", "a factor is"},
       {"linear:0", "a factor is"},
       {"linear:0.5", "a factor is"},
@@ -76,7 +78,7 @@ TEST_CASE("what the grammar does not know is refused, with the word and the part
       {"yarn:4,original", "\"original\" is no option of yarn"},
       {"yarn:4,original=", "original is not a whole number of positions"},
       {"yarn:4,original=1.5", "original is not a whole number of positions"},
-      {"yarn:4,original=-1", "original is not a whole number of positions"},
+      {"yarn:4,original=-1", "original is not a whole number of positions from 2 to 16777216"},
       {"yarn:4,original=1", "original is not a whole number of positions"},
       {"yarn:4,original=99999999999999999999", "original is not a whole number of positions"},
       {"yarn:4,original=8,original=9", "the second of its name"},
@@ -101,6 +103,13 @@ TEST_CASE("what the grammar does not know is refused, with the word and the part
   }
 }
 
+TEST_CASE("a long specification is cut where a sentence shows it") {
+  const std::string message =
+      parse_scaling_spec("yarn:4," + std::string(5000, 'x')).error().message;
+  CHECK(message.contains("xxx..."));
+  CHECK(message.size() < 400);
+}
+
 TEST_CASE("a plan is rescaled from its original frequencies, and keeps pairing, width and base") {
   RotaryPlan plan{.pairing = Pairing::kInterleaved, .width = 4, .base = 500, .divisors = {1, 8}};
   plan.scaling = {.kind = kLlama3, .factor = 8};
@@ -108,7 +117,7 @@ TEST_CASE("a plan is rescaled from its original frequencies, and keeps pairing, 
   CHECK(none == RotaryPlan{.pairing = Pairing::kInterleaved,
                            .width = 4,
                            .base = 500,
-                           .origin = RotaryOrigin{500, plan.scaling}});
+                           .origin = RotaryOrigin{500, plan.scaling, scaled_frequencies(plan)}});
 
   // The context that a new scaling starts from: stated, known, or the trained one.
   CHECK(rescale(plan, *parse_scaling_spec("yarn:4,original=32"), 4096).scaling.original_context ==
@@ -127,6 +136,10 @@ TEST_CASE("a plan is rescaled from its original frequencies, and keeps pairing, 
   CHECK(bake(other_base, 16).frequencies[1] == 1e-3f);
   CHECK(bake(other_base, 16).original_frequencies == bake(none, 16).frequencies);
   CHECK(rescale(other_base, *parse_scaling_spec("none"), 4096).base == 500);
+  const RotaryPlan back = rescale(other_base, *parse_scaling_spec("original"), 4096);
+  CHECK(back.scaling == plan.scaling);
+  CHECK(bake(back, 16).frequencies == bake(plan, 16).frequencies);
+  CHECK(rescale(plan, *parse_scaling_spec("original"), 4096) == plan);
 }
 
 TEST_CASE("a scaling reaches its factor times the context before any scaling") {

@@ -2,6 +2,7 @@
 // converted here.
 
 #include <doctest/doctest.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <cmath>
@@ -195,6 +196,23 @@ TEST_CASE("wrong usage is status 2 and one sentence that points to the help") {
   check_refused(run_program({"extend", "m.vvl", "--rope-scaling", "none", "--in-place", "-o", "n"}),
                 2, "--in-place");
   check_refused(run_program({"extend", "m.vvl", "--in-place"}), 2, "--rope-scaling");
+  for (const char* spec : {"", "yarn", "yarn:0", "yarn:4,original=0", "linear:2,", "theta:1"}) {
+    CAPTURE(spec);
+    check_refused(run_program({"extend", "m.vvl", "--in-place", "--rope-scaling", spec}), 2,
+                  "--rope-scaling");
+    check_refused(run_program({"convert", "folder", "-o", "m.vvl", "--rope-scaling", spec}), 2,
+                  "--rope-scaling");
+  }
+  for (const char* context : {"0", "16777217", "-1", "x"}) {
+    CAPTURE(context);
+    check_refused(run_program({"extend", "m.vvl", "--in-place", "--rope-scaling", "none",
+                               "--context", context}),
+                  2, "--context");
+    check_refused(run_program({"convert", "folder", "-o", "m.vvl", "--context", context}), 2,
+                  "--context");
+  }
+  check_refused(run_program({"inspect", "m.vvl", "--plot", ""}), 2, "--plot");
+  check_refused(run_program({"inspect", "m.vvl", "--plot", "-"}), 2, "--plot");
   check_refused(run_program({"eval"}), 2, "volvelle eval --help");
 }
 
@@ -216,6 +234,51 @@ TEST_CASE("a file that is missing or no model is status 1 and a sentence that na
   check_refused(run_program({"tokenize", folder.write("novel.txt", "x"), "-p", "a"}), 1,
                 "novel.txt");
   check_refused(run_program({"tokenize", folder / "poem.txt", "-p", "a"}), 1, "no such file");
+}
+
+TEST_CASE("names that steer a terminal are made visible, and others stay as they are") {
+  const TemporaryFolder folder;
+  const std::vector<std::pair<const char*, const char*>> names = {
+      {"a\u202eb", "a\\u202eb"},        {"a\u2066b", "a\\u2066b"},       {"a\u009bb", "a\\u009bb"},
+      {"a\ufeffb", "a\\ufeffb"},        {"a\x1b[31mb", "a\\x1b[31mb"},   {"a\xff\x62", "a\\xffb"},
+      {"\u00e4\u6f22", "\u00e4\u6f22"}, {"\u0e01\u200d", "\u0e01\u200d"}};
+  for (const auto& [name, shown] : names) {
+    CAPTURE(shown);
+    const Ran ran = run_program({"inspect", folder / name});
+    CHECK(ran.status == 1);
+    CHECK(ran.err.contains(std::string("/") + shown + ": there is no such file"));
+  }
+}
+
+TEST_CASE("an empty file is called by its name, whatever reads it") {
+  const TemporaryFolder folder;
+  const std::string empty = folder.write("empty.vvl", "");
+  for (const std::vector<std::string>& arguments : std::vector<std::vector<std::string>>{
+           {"inspect", empty},
+           {"extend", empty, "--rope-scaling", "none", "--in-place"},
+           {"extend", empty, "--rope-scaling", "none", "-o", folder / "copy.vvl"}}) {
+    check_refused(run_program(arguments), 1, empty + ": is empty");
+  }
+}
+
+TEST_CASE("a limit on a file's size is an error, and leaves the file as it was") {
+  const TemporaryFolder folder;
+  const std::string path = folder.write("model.vvl", read_file(models().plain));
+  const std::string bytes = read_file(path);
+  rlimit former;
+  REQUIRE(::getrlimit(RLIMIT_FSIZE, &former) == 0);
+  const rlimit limit = {.rlim_cur = bytes.size() + 1000, .rlim_max = former.rlim_max};
+  REQUIRE(::setrlimit(RLIMIT_FSIZE, &limit) == 0);
+  const Ran in_place = run_program({"extend", path, "--rope-scaling", "yarn:64", "--in-place"});
+  const Ran copy =
+      run_program({"extend", path, "--rope-scaling", "yarn:64", "-o", folder / "copy.vvl"});
+  REQUIRE(::setrlimit(RLIMIT_FSIZE, &former) == 0);
+  for (const Ran& ran : {in_place, copy}) {
+    CHECK(ran.status == 1);
+    CHECK(ran.err.contains("files may not grow that large here"));
+  }
+  CHECK(read_file(path) == bytes);
+  CHECK_FALSE(std::filesystem::exists(folder / "copy.vvl"));
 }
 
 TEST_CASE("a result that cannot be written is an error") {
@@ -369,9 +432,20 @@ TEST_CASE(
       "--context");
   check_refused(run_program({"run", models().plain, "--tokens",
                              join(std::vector<int32_t>(257, 5), ","), "--ids"}),
-                1, "--context");
+                1, "volvelle extend");
   check_refused(run_program({"run", models().plain, "--tokens", "5", "--first-position", "256"}), 1,
                 "256");
+  // A larger --context is offered only where it helps.
+  const auto refused = [&](size_t tokens) {
+    const Ran ran =
+        run_program({"run", models().plain, "--tokens", join(std::vector<int32_t>(tokens, 5), ","),
+                     "--ids", "--context", "100"});
+    CHECK(ran.status == 1);
+    return ran.err;
+  };
+  CHECK(refused(200).contains("ask for a larger --context, up to 256"));
+  CHECK_FALSE(refused(300).contains("ask for a larger"));
+  CHECK(refused(300).contains("the 256 that the model's positions reach"));
 }
 
 TEST_CASE("where the context is full, run stops and says so") {
@@ -512,6 +586,15 @@ TEST_CASE("inspect tells original and present scaling, and draws what it tells")
   CHECK(text.out.contains("position-0-rotary.svg: shows"));
 }
 
+TEST_CASE("inspect calls a plane that stands still so") {
+  const TemporaryFolder folder;
+  const std::string path = folder / "model.vvl";
+  REQUIRE(run_program({"convert", "tests/goldens/llama_proportional", "-o", path}).status == 0);
+  const Ran ran = run_program({"inspect", path});
+  CHECK(ran.out.contains(" to none (it stands still), "));
+  CHECK_FALSE(ran.out.contains(" inf"));
+}
+
 TEST_CASE("a model extended in place or to a copy computes what a fresh conversion does") {
   const TemporaryFolder folder;
   const std::string fresh = folder / "fresh.vvl", model = folder / "model.vvl",
@@ -527,7 +610,7 @@ TEST_CASE("a model extended in place or to a copy computes what a fresh conversi
     const Ran ran = run_program(arguments);
     INFO(ran.err);
     REQUIRE(ran.status == 0);
-    CHECK(ran.err.contains("1024"));  // the context that was chosen
+    CHECK(ran.err.contains("1,024"));  // the context that was chosen
     return ran.json();
   };
   CHECK(extend({"-o", copy})["file"] == copy);
@@ -551,7 +634,7 @@ TEST_CASE("a model extended in place or to a copy computes what a fresh conversi
   check_refused(run_program({"extend", model, "--rope-scaling", "none", "-o", copy}), 1, "--force");
   check_refused(run_program({"extend", model, "--rope-scaling", "none", "--in-place", "--context",
                              "2000000000"}),
-                1, "--context");
+                2, "--context");
   CHECK(logits(model) == expected);
 }
 
