@@ -9,7 +9,8 @@ namespace {
 
 // What some files leave out in front of their names.
 constexpr std::array<std::string_view, 8> kModelPrefixes = {
-    "model.", "transformer.", "gpt_neox.", "bert.", "roberta.", "distilbert.", "electra.", "deberta."};
+    "model.",   "transformer.", "gpt_neox.", "bert.",
+    "roberta.", "distilbert.",  "electra.",  "deberta."};
 
 // What old files call the weight and the bias of a norm.
 std::string legacy_name(const std::string& name) {

@@ -27,12 +27,12 @@ const RotaryPlan& rotary_of(const Described& described, size_t position = 0) {
 TEST_CASE("an unknown kind of model is answered with those that are known") {
   const std::string error = describe_tiny({{"model_type", "rwkv"}}, tiny_tensors()).error();
   CHECK(error.contains("model_type \"rwkv\" is not known; known are baichuan, "));
-  CHECK(error.contains(", bloom, cohere, cohere2, "));
+  CHECK(error.contains(", bloom, camembert, cohere, cohere2, "));
   CHECK(describe_tiny(json::object(), tiny_tensors()).error().contains("model_type is missing"));
   CHECK(describe_tiny_gguf("mistral", json::object(), tiny_gguf_tensors())
             .error()
-            .contains("general.architecture \"mistral\" is not known; known are baichuan, bloom, "
-                      "command-r, cohere2, falcon,"));
+            .contains("general.architecture \"mistral\" is not known; known are baichuan, bert, "
+                      "bloom, command-r, cohere2, falcon,"));
 }
 
 TEST_CASE("positions that are not implemented are refused by name") {
