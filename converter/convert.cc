@@ -52,7 +52,8 @@ const char* part_of(const recipe::Tensor& tensor) {
 std::string position_text(const RotaryPlan& plan) { return rotary_text(plan); }
 
 std::string position_text(const recipe::SlopesPlan& plan) {
-  return std::format("linear bias (ALiBi) of {} heads", plan.slopes.size());
+  return std::format("linear bias (ALiBi) of {} heads{}", plan.slopes.size(),
+                     plan.symmetric ? ", to both sides" : "");
 }
 
 std::string position_text(const recipe::AdditiveTable&) { return "learned table at the embedding"; }
@@ -64,6 +65,10 @@ std::string position_text(const recipe::BucketedBias& plan) {
 }
 
 std::string position_text(const recipe::ClippedRelative& plan) {
+  if (plan.heads > 1) {
+    return std::format("relative rows of each head (disentangled), alike from {} on",
+                       plan.clip_distance);
+  }
   return plan.unclipped
              ? std::format("relative rows (Shaw) of distances up to {}", plan.clip_distance)
              : std::format("relative rows (Shaw), clipped at {}", plan.clip_distance);
@@ -77,7 +82,8 @@ std::vector<ConvertReport::Layers> describe_layers(const recipe::Model& model) {
   std::vector<ConvertReport::Layers> groups;
   for (uint64_t layer = 0; layer < model.blocks.size(); ++layer) {
     const recipe::Attention& attention = model.blocks[layer].attention;
-    ConvertReport::Layers one{layer, layer, "none", "causal"};
+    ConvertReport::Layers one{layer, layer, "none",
+                              attention.bidirectional ? "both sides" : "causal"};
     if (attention.position >= 0) {
       one.position = position_text(model.positions[attention.position]);
     } else if (model.position >= 0) {

@@ -129,7 +129,8 @@ void read_tasks(Checkpoint& checkpoint, Decoder& decoder) {
   config.value("pooler_hidden_size");
   if (has_architecture(config, "ForMaskedLM")) {
     config.value("legacy");  // the tensors' names decide
-    const bool legacy = checkpoint.optional("lm_predictions.lm_head.dense.weight") == nullptr;
+    const bool legacy = checkpoint.optional("lm_predictions.lm_head.dense.weight") == nullptr &&
+                        checkpoint.optional("lm_predictions.lm_head.bias") == nullptr;
     decoder.tasks.push_back(
         {.kind = file::TaskKind::fill,
          .layers = {

@@ -613,8 +613,9 @@ class Builder {
     };
     std::vector<Rows> gate_up = feed_forward_rows();
     std::ranges::transform(gate_up, gate_up.begin(), place);
-    VOLVELLE_ASSIGN_OR_RETURN(expert.gate_up, add_linear("feed_forward.gate_up", decoder_.width,
-                                                         gate_up, decoder_.feed_forward_bias));
+    const Bias gate_up_bias = decoder_.bare_gate_up ? Bias::kNone : decoder_.feed_forward_bias;
+    VOLVELLE_ASSIGN_OR_RETURN(
+        expert.gate_up, add_linear("feed_forward.gate_up", decoder_.width, gate_up, gate_up_bias));
     const Rows down[] = {place({names_.down, decoder_.width})};
     VOLVELLE_ASSIGN_OR_RETURN(expert.down,
                               add_linear("feed_forward.down", decoder_.feed_forward_width, down,

@@ -149,6 +149,7 @@ struct Decoder {
   Bias query_key_value_bias = Bias::kNone;
   Bias output_bias = Bias::kNone;
   Bias feed_forward_bias = Bias::kNone;
+  bool bare_gate_up = false;  // which has none
   Bias head_bias = Bias::kNone;
   Bias head_projection_bias = Bias::kNone;
   Bias embedding_projection_bias = Bias::kNone;

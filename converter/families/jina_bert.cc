@@ -82,7 +82,8 @@ Result<recipe::Model> describe_jina_bert(Checkpoint& checkpoint) {
   } else {
     read_settings(checkpoint, decoder);
     decoder.names = kNames;
-    if (checkpoint.optional("bert.encoder.layer.0.layer_norm_1.weight") != nullptr) {
+    if (checkpoint.optional("bert.encoder.layer.0.layer_norm_1.weight") != nullptr ||
+        checkpoint.optional("bert.encoder.layer.0.mlp.up_gated_layer.weight") != nullptr) {
       read_code_variant(false, decoder);
     } else {
       decoder.residual = file::Residual::post_norm;
@@ -93,7 +94,8 @@ Result<recipe::Model> describe_jina_bert(Checkpoint& checkpoint) {
   decoder.norm_bias = Bias::kRequired;
   decoder.query_key_value_bias = Bias::kRequired;
   decoder.output_bias = Bias::kRequired;
-  decoder.feed_forward_bias = Bias::kIfPresent;
+  decoder.feed_forward_bias = Bias::kRequired;
+  decoder.bare_gate_up = true;
   decoder.slopes = bloom_slopes(static_cast<uint32_t>(decoder.query_heads));
   return build(checkpoint, decoder);
 }

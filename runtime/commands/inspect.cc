@@ -169,6 +169,7 @@ ordered_json describe_position(const Position& position, size_t trained_context)
             {"tables", std::move(tables)},
             {"clip_distance", relative->clip_distance},
             {"unclipped", relative->unclipped},
+            {"heads", relative->heads},
             {"bytes", bytes}};
   }
   if (const auto* additive = std::get_if<AdditiveTable>(&position.scheme)) {
@@ -416,7 +417,8 @@ std::string position_line(const ordered_json& position) {
     for (const ordered_json& kind : position["tables"]) {
       tables += (tables.empty() ? "" : ", ") + kind.get<std::string>();
     }
-    return std::format("rows by distance (Shaw) for {}; {} {}", tables,
+    return std::format("rows by distance ({}) for {}; {} {}",
+                       position["heads"].get<size_t>() > 1 ? "disentangled" : "Shaw", tables,
                        position["unclipped"].get<bool>() ? "positions end at" : "clipped at",
                        position["clip_distance"].get<size_t>());
   }

@@ -31,8 +31,8 @@ TEST_CASE("an unknown kind of model is answered with those that are known") {
   CHECK(describe_tiny(json::object(), tiny_tensors()).error().contains("model_type is missing"));
   CHECK(describe_tiny_gguf("mistral", json::object(), tiny_gguf_tensors())
             .error()
-            .contains("general.architecture \"mistral\" is not known; known are baichuan, bloom, "
-                      "command-r, cohere2, falcon,"));
+            .contains("general.architecture \"mistral\" is not known; known are baichuan, bert, "
+                      "bloom, command-r, cohere2, falcon,"));
 }
 
 TEST_CASE("positions that are not implemented are refused by name") {
