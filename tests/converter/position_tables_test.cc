@@ -12,9 +12,9 @@
 #include <string>
 #include <vector>
 
-#include "runtime/sinusoids.h"
 #include "converter/positions/alibi.h"
 #include "runtime/distance_buckets.h"
+#include "runtime/sinusoids.h"
 
 namespace volvelle {
 namespace {

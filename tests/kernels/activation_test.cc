@@ -12,10 +12,9 @@
 namespace volvelle {
 namespace {
 
-constexpr Activation kActivations[] = {Activation::kSilu,     Activation::kGeluErf,
-                                       Activation::kGeluTanh, Activation::kGeluSigmoid,
-                                       Activation::kRelu,     Activation::kReluSquared,
-                                       Activation::kTanh};
+constexpr Activation kActivations[] = {
+    Activation::kSilu, Activation::kGeluErf,     Activation::kGeluTanh, Activation::kGeluSigmoid,
+    Activation::kRelu, Activation::kReluSquared, Activation::kTanh};
 
 // SiLU: exp within 1 ulp, sum, quotient and two products, all relative. A GELU adds its erf or tanh
 // to 1, whose error of up to 2e-7 is multiplied by half of x, and the tanh's argument is off by 4
