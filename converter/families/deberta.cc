@@ -102,6 +102,7 @@ void read_relative_positions(Checkpoint& checkpoint, const Terms& terms, Decoder
                   buckets, reach);
     return;
   }
+  const bool shared = config.flag("share_att_key", false);
   if (!terms.content_to_position && !terms.position_to_content) {
     return leave(checkpoint,
                  {"deberta.encoder.rel_embeddings.weight", "deberta.encoder.LayerNorm.weight",
@@ -116,7 +117,6 @@ void read_relative_positions(Checkpoint& checkpoint, const Terms& terms, Decoder
   if (shape.row_of.empty()) {
     config.refuse("max_relative_positions", "is {}, farther than is supported", reach);
   }
-  const bool shared = config.flag("share_att_key", false);
   if (terms.content_to_position) {
     decoder.names.relative_key = shared ? "attention.self.key_proj" : "attention.self.pos_key_proj";
   }

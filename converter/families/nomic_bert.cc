@@ -88,9 +88,10 @@ Result<recipe::Model> describe_nomic_bert(Checkpoint& checkpoint) {
   config.number("type_vocab_size", 2);  // the table decides
   config.value("attention_probs_dropout_prob");
   if (first) read_first_spelling(config, decoder);
-  decoder.rotary =
-      hugging_face_rotary(config, "full_attention", decoder.head_dim,
-                          {.base = kBase, .base_key = first ? "rotary_emb_base" : "rope_theta"});
+  const RotaryDialect dialect = {.base = kBase,
+                                 .base_key = first ? "rotary_emb_base" : "rope_theta"};
+  decoder.rotary = hugging_face_rotary(config, "full_attention", decoder.head_dim, dialect);
+  hugging_face_rotary(config, "sliding_attention", decoder.head_dim, dialect);  // no layer slides
   decoder.names = kNames;
   decoder.encodes = true;
   decoder.residual = file::Residual::post_norm;
