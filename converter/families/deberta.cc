@@ -87,7 +87,8 @@ uint64_t count_or_none(Config& config, const char* key) {
   return config.count(key);
 }
 
-void read_relative_positions(Config& config, const Terms& terms, Decoder& decoder) {
+void read_relative_positions(Checkpoint& checkpoint, const Terms& terms, Decoder& decoder) {
+  Config& config = checkpoint.config;
   const uint64_t stated = count_or_none(config, "max_relative_positions");
   const uint64_t reach = stated != 0 ? stated : decoder.context;
   const uint64_t buckets = count_or_none(config, "position_buckets");
@@ -101,6 +102,12 @@ void read_relative_positions(Config& config, const Terms& terms, Decoder& decode
                   buckets, reach);
     return;
   }
+  const bool shared = config.flag("share_att_key", false);
+  if (!terms.content_to_position && !terms.position_to_content) {
+    return leave(checkpoint,
+                 {"deberta.encoder.rel_embeddings.weight", "deberta.encoder.LayerNorm.weight",
+                  "deberta.encoder.LayerNorm.bias"});
+  }
   DisentangledShape shape{
       .table = "deberta.encoder.rel_embeddings",
       .norm = norm == "layer_norm" ? "deberta.encoder.LayerNorm" : nullptr,
@@ -110,7 +117,6 @@ void read_relative_positions(Config& config, const Terms& terms, Decoder& decode
   if (shape.row_of.empty()) {
     config.refuse("max_relative_positions", "is {}, farther than is supported", reach);
   }
-  const bool shared = config.flag("share_att_key", false);
   if (terms.content_to_position) {
     decoder.names.relative_key = shared ? "attention.self.key_proj" : "attention.self.pos_key_proj";
   }
@@ -190,7 +196,7 @@ Result<recipe::Model> describe_deberta_v2(Checkpoint& checkpoint) {
   const int count = 1 + terms.content_to_position + terms.position_to_content;
   decoder.attention_scale = 1 / std::sqrt(static_cast<double>(decoder.head_dim) * count);
   if (config.flag("relative_attention", false)) {
-    read_relative_positions(config, terms, decoder);
+    read_relative_positions(checkpoint, terms, decoder);
     decoder.mixes_positions = decoder.names.learned_table != nullptr;
   }
   read_tasks(checkpoint, decoder);

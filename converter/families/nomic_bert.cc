@@ -68,9 +68,6 @@ void read_first_spelling(Config& config, Decoder& decoder) {
                              "summary_use_proj", "use_flash_attn", "use_xentropy"}) {
     config.value(unused);
   }
-  decoder.rotary = RotaryPlan{.width = static_cast<uint32_t>(decoder.head_dim),
-                              .base = config.number("rotary_emb_base", kBase)};
-  if (!(decoder.rotary->base > 1)) config.refuse("rotary_emb_base", "is not above 1");
 }
 
 }  // namespace
@@ -90,12 +87,11 @@ Result<recipe::Model> describe_nomic_bert(Checkpoint& checkpoint) {
   }
   config.number("type_vocab_size", 2);  // the table decides
   config.value("attention_probs_dropout_prob");
-  if (first) {
-    read_first_spelling(config, decoder);
-  } else {
-    decoder.rotary =
-        hugging_face_rotary(config, "full_attention", decoder.head_dim, {.base = kBase});
-  }
+  if (first) read_first_spelling(config, decoder);
+  const RotaryDialect dialect = {.base = kBase,
+                                 .base_key = first ? "rotary_emb_base" : "rope_theta"};
+  decoder.rotary = hugging_face_rotary(config, "full_attention", decoder.head_dim, dialect);
+  hugging_face_rotary(config, "sliding_attention", decoder.head_dim, dialect);  // no layer slides
   decoder.names = kNames;
   decoder.encodes = true;
   decoder.residual = file::Residual::post_norm;

@@ -677,7 +677,19 @@ TEST_CASE("settings of one family are refused in another") {
       {"baichuan_7b", "num_key_value_heads", 2},
       {"baichuan_13b", "rope_theta", 1e4},
       {"baichuan_13b", "alibi", true},
-      {"gpt2_scaled_by_layer", "scale_attn_by_inverse_layer_idx", 1}};
+      {"gpt2_scaled_by_layer", "scale_attn_by_inverse_layer_idx", 1},
+      {"modernbert_fill", "classifier_pooling", "max"},
+      {"modernbert_fill", "layer_types", json::array({"full_attention"})},
+      {"nomic_bert_remote", "prenorm", true},
+      {"nomic_bert_remote", "rotary_scaling_factor", 2.0},
+      {"nomic_bert_remote", "activation_function", "gelu"},
+      {"jina_bert", "feed_forward_type", "original"},
+      {"deberta_v3_fill", "pos_att_type", "c2p|p2p"},
+      {"deberta_v3_fill", "norm_rel_ebd", "batch_norm"},
+      {"deberta_v3_fill", "position_buckets", 100},
+      {"deberta_v3_fill", "embedding_size", 16},
+      {"deberta_v2_tag", "conv_kernel_size", 4},
+      {"electra_tag", "position_embedding_type", "relative_key"}};
   for (const auto& [name, key, value] : wrongs) {
     CAPTURE(name);
     CAPTURE(key);
@@ -866,6 +878,33 @@ TEST_CASE("a window of 0 in GGUF is none") {
   const Described some = describe_tiny_gguf("llama", settings, tiny_gguf_tensors());
   REQUIRE(some.error() == "");
   CHECK(some.model->blocks[0].attention.window == 16);
+}
+
+TEST_CASE("GGUF's encoders that are causal or rank are refused") {
+  for (const auto& [key, value] :
+       {std::pair{"attention.causal", json(true)}, std::pair{"pooling_type", json(4)}}) {
+    json settings = tiny_gguf_settings("bert");
+    settings["bert.attention.layer_norm_epsilon"] = 1e-12;
+    settings[std::string("bert.") + key] = value;
+    CHECK(describe_tiny_gguf("bert", settings, tiny_gguf_tensors())
+              .error()
+              .contains(std::string("tiny.gguf: bert.") + key + " is "));
+  }
+}
+
+TEST_CASE("DeBERTa's scores are divided by the root of the number of their terms") {
+  for (const auto& [terms, count] :
+       {std::pair{json("c2p"), 2}, std::pair{json("p2c | c2p"), 3}, std::pair{json(), 1}}) {
+    CAPTURE(terms.dump());
+    const Golden whole = golden("deberta_v3_fill");
+    json settings = whole.settings;
+    settings["pos_att_type"] = terms;
+    const Described described = whole.describe(settings);
+    REQUIRE(described.error() == "");
+    const recipe::Attention& attention = described.model->blocks[0].attention;
+    CHECK(attention.scale == doctest::Approx(1 / std::sqrt(10.0 * count)));
+    CHECK((attention.position >= 0) == (count > 1));
+  }
 }
 
 TEST_CASE("GGUF's Baichuan with layers of neither size is refused") {

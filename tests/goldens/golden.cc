@@ -140,7 +140,7 @@ void AlteredCheckpoint::copy(const std::string& folder) {
   folder_ = temporary_name("");
   source_ = folder_ / "model";  // the model's name is alike for all
   fs::create_directories(folder_);
-  fs::copy("tests/goldens/" + folder, source_);
+  fs::copy("tests/goldens/" + folder, source_, fs::copy_options::recursive);
 }
 
 AlteredCheckpoint::AlteredCheckpoint(const std::string& folder,
