@@ -81,15 +81,16 @@ Result<Decoder> read_stack(Checkpoint& checkpoint, const Dialect& dialect, bool 
   decoder.names = kNames;
   decoder.names.block = encodes ? "model.encoder.layers" : "model.decoder.layers";
   decoder.names.embedding = encodes ? "model.encoder.embed_tokens" : "model.decoder.embed_tokens";
-  // Where both stacks have one embedding, files may keep it once.
-  if (checkpoint.optional("model.shared.weight") != nullptr) {
-    checkpoint.optional(std::string(decoder.names.embedding) + ".weight");
-    decoder.names.embedding = "model.shared";
-  } else if (encodes && checkpoint.optional("model.encoder.embed_tokens.weight") == nullptr) {
-    decoder.names.embedding = "model.decoder.embed_tokens";
-  } else if (!encodes && checkpoint.optional("model.decoder.embed_tokens.weight") == nullptr &&
-             checkpoint.optional("model.encoder.embed_tokens.weight") != nullptr) {
-    decoder.names.embedding = "model.encoder.embed_tokens";
+  // Where both stacks have one embedding, files may keep it once, under any of the names.
+  const bool pair = config.flag("is_encoder_decoder", true);
+  if (pair && config.flag("share_encoder_decoder_embeddings", true)) {
+    for (const char* name :
+         {"model.decoder.embed_tokens", "model.encoder.embed_tokens", "model.shared"}) {
+      if (checkpoint.optional(std::string(name) + ".weight")) decoder.names.embedding = name;
+    }
+    if (!checkpoint.optional(std::string(decoder.names.embedding) + ".weight")) {
+      decoder.names.embedding = "model.shared";
+    }
   }
   decoder.residual = dialect.norms_first ? file::Residual::sequential : file::Residual::post_norm;
   if (dialect.norms_first) {

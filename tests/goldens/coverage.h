@@ -17,6 +17,9 @@ class Coverage {
   // Takes note of a golden whose logits came out right, and of what the model says of itself.
   void add(const Golden& golden, const Model& model);
 
+  // The same of an encoder, or of one with its decoder.
+  void add_encoder(const std::string& family, bool gguf);
+
   // A rotary scaling that showed itself right on a dial that the converter was asked for.
   void add(const Rotary& rotary, size_t head_dim);
 
@@ -27,6 +30,13 @@ class Coverage {
   std::set<std::pair<std::string, bool>> families_;        // of a GGUF file
   std::set<std::pair<std::string, std::string>> schemes_;  // and their scalings
 };
+
+// What has passed in this run, and whether encoders have been tried.
+struct Run {
+  Coverage passed;
+  bool encoders_tried = false;
+};
+Run& this_run();
 
 // The section of README.md between the two comments that mark it.
 class ReadmeSection {

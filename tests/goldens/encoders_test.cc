@@ -12,6 +12,7 @@
 
 #include "runtime/encoder.h"
 #include "runtime/translator.h"
+#include "tests/goldens/coverage.h"
 #include "tests/goldens/golden.h"
 
 namespace volvelle {
@@ -135,6 +136,7 @@ TEST_CASE("encoders' outputs equal the reference's, alone and in batches") {
     if (first.contains("sentence")) {
       check_outputs(record, model, model->encoder()->task(TaskKind::kEmbed), "sentence");
     }
+    this_run().passed.add_encoder(model->family(), record.source().extension() == ".gguf");
   }
 }
 
@@ -208,7 +210,9 @@ TEST_CASE("encoder-decoders' states and logits equal the reference's") {
       REQUIRE(logits.size() == expected.size());
       CHECK(largest_difference(logits, expected) <= record.tolerance("logits"));
     }
+    this_run().passed.add_encoder(model->family(), record.source().extension() == ".gguf");
   }
+  this_run().encoders_tried = true;
 }
 
 TEST_CASE("greedy and beam searches find what the reference finds, with its scores") {
