@@ -1,0 +1,164 @@
+// Commands of encoders and of encoder-decoders, on checkpoints of tests/goldens, whose expected
+// values the reference recorded.
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+
+#include "tests/end_to_end/program_run.h"
+#include "tests/goldens/golden.h"
+
+namespace volvelle {
+namespace {
+
+using nlohmann::json;
+
+json expected_of(const std::string& folder) {
+  return json::parse(std::ifstream("tests/goldens/" + folder + "/expected.json"));
+}
+
+std::string list(const json& ids, const char* separator = ",") {
+  std::string text;
+  for (const json& id : ids) text += (text.empty() ? "" : separator) + id.dump();
+  return text;
+}
+
+std::string convert(const TemporaryFolder& folder, const std::string& golden) {
+  const std::string model = folder / (golden + ".vvl");
+  const Ran ran =
+      run_program({"convert", "tests/goldens/" + golden, "-o", model, "--weights", "f32"});
+  INFO(ran.err);
+  REQUIRE(ran.status == 0);
+  return model;
+}
+
+TEST_CASE("embed writes the reference's states, and pools and scales them as it is asked") {
+  const TemporaryFolder folder;
+  const std::string model = convert(folder, "bert");
+  const json expected = expected_of("bert");
+  const float tolerance = kTolerance * expected["ranges"]["hidden"].get<float>();
+  for (const json& input : expected["inputs"]) {
+    if (input.contains("token_types")) continue;
+    const std::vector<float> states =
+        read_floats("tests/goldens/bert/" + input["hidden"].get<std::string>());
+    const std::string ids = list(input["tokens"]), file = folder / "states.npy";
+    CHECK(run_program({"embed", model, "--tokens", ids, "--pool", "none", "-o", file}).status == 0);
+    CHECK(largest_difference(read_floats(file), states) <= tolerance);
+
+    const size_t rows = input["tokens"].size(), width = states.size() / rows;
+    const auto embedding = [&](std::vector<std::string> options) {
+      std::vector<std::string> arguments = {"embed", model, "--tokens", ids};
+      arguments.insert(arguments.end(), options.begin(), options.end());
+      return json::parse(run_program(arguments).out)["embedding"].get<std::vector<float>>();
+    };
+    const std::vector<float> first = embedding({"--pool", "cls"}), mean = embedding({}),
+                             unit = embedding({"--normalize"});
+    REQUIRE(mean.size() == width);
+    double squares = 0;
+    for (size_t i = 0; i < width; ++i) {
+      double sum = 0;
+      for (size_t row = 0; row < rows; ++row) sum += states[row * width + i];
+      CHECK(std::abs(mean[i] - sum / static_cast<double>(rows)) <= tolerance);
+      CHECK(std::abs(first[i] - states[i]) <= tolerance);
+      squares += double{unit[i]} * unit[i];
+    }
+    CHECK(squares == doctest::Approx(1).epsilon(1e-5));
+  }
+}
+
+TEST_CASE("translate finds what the reference finds, greedily and with beams") {
+  for (const std::string golden : {"bart", "t5", "marian"}) {
+    CAPTURE(golden);
+    const TemporaryFolder folder;
+    const std::string model = convert(folder, golden);
+    for (const json& generated : expected_of(golden)["generated"]) {
+      std::vector<std::string> arguments = {"translate", model, "--ids", "--tokens",
+                                            list(generated["tokens"])};
+      bool plain = true;
+      for (const auto& [key, value] : generated["settings"].items()) {
+        if (key == "num_beams") {
+          arguments.insert(arguments.end(), {"--beams", value.dump()});
+        } else if (key == "max_new_tokens") {
+          arguments.insert(arguments.end(), {"-n", value.dump()});
+        } else if (key == "length_penalty") {
+          arguments.insert(arguments.end(), {"--length-penalty", value.dump()});
+        } else {
+          plain = false;
+        }
+      }
+      if (!plain) continue;
+      CAPTURE(generated["settings"].dump());
+      const Ran ran = run_program(arguments);
+      INFO(ran.err);
+      CHECK(ran.out == list(generated["ids"], " ") + "\n");
+    }
+  }
+}
+
+TEST_CASE("logits of a decoder behind an encoder are the reference's") {
+  const TemporaryFolder folder;
+  const std::string model = convert(folder, "t5"), file = folder / "logits.npy";
+  const json expected = expected_of("t5"), &input = expected["inputs"][0];
+  CHECK(run_program({"logits", model, "--tokens", list(input["tokens"]), "--decoder-tokens",
+                     list(input["decoder_tokens"]), "-o", file})
+            .status == 0);
+  CHECK(largest_difference(read_floats(file),
+                           read_floats("tests/goldens/t5/" + input["logits"].get<std::string>())) <=
+        kTolerance * expected["ranges"]["logits"].get<float>());
+}
+
+TEST_CASE("classify gives labels the reference's logits") {
+  const TemporaryFolder folder;
+  const std::string model = convert(folder, "bert_classify");
+  const json expected = expected_of("bert_classify");
+  for (const json& input : expected["inputs"]) {
+    if (input.contains("token_types")) continue;
+    const Ran ran = run_program({"classify", model, "--tokens", list(input["tokens"]), "--json"});
+    INFO(ran.err);
+    const std::vector<float> logits =
+        read_floats("tests/goldens/bert_classify/" + input["logits"].get<std::string>());
+    const json choices = json::parse(ran.out);
+    REQUIRE(choices.size() == logits.size());
+    double sum = 0;
+    for (size_t i = 0; i < choices.size(); ++i) {
+      sum += choices[i]["probability"].get<double>();
+      const float logit = choices[i]["logit"];
+      CHECK(std::ranges::any_of(logits, [&](float one) {
+        return std::abs(one - logit) <= kTolerance * expected["ranges"]["logits"].get<float>();
+      }));
+    }
+    CHECK(sum == doctest::Approx(1).epsilon(1e-6));
+  }
+}
+
+TEST_CASE("a model of another kind than the command's is refused, and the right command named") {
+  const TemporaryFolder folder;
+  const std::string encoder = convert(folder, "bert"), pair = convert(folder, "t5"),
+                    decoder = convert(folder, "llama_grouped_heads");
+  const std::vector<std::pair<std::vector<std::string>, const char*>> wrongs = {
+      {{"run", encoder, "--tokens", "1"}, "volvelle embed"},
+      {{"bench", encoder}, "volvelle embed"},
+      {{"logits", encoder, "--tokens", "1", "-o", "-"}, "volvelle embed"},
+      {{"run", pair, "--tokens", "1"}, "volvelle translate"},
+      {{"logits", pair, "--tokens", "1", "-o", "-"}, "--decoder-tokens"},
+      {{"translate", encoder, "--tokens", "1"}, "volvelle embed"},
+      {{"translate", decoder, "--tokens", "1"}, "volvelle run"},
+      {{"embed", decoder, "--tokens", "1"}, "volvelle run"},
+      {{"fill", encoder, "--tokens", "1"}, "no head that fills gaps"},
+      {{"classify", encoder, "--tokens", "1"}, "no labels"},
+      {{"embed", encoder, "-p", "text"}, "no tokenizer"},
+      {{"embed", encoder, "--tokens", "1000000"}, "not in the vocabulary"}};
+  for (const auto& [arguments, sentence] : wrongs) {
+    CAPTURE(arguments[0]);
+    CAPTURE(sentence);
+    const Ran ran = run_program(arguments);
+    CHECK(ran.status == 1);
+    CHECK(ran.err.contains(sentence));
+    CHECK(ran.out.empty());
+  }
+}
+
+}  // namespace
+}  // namespace volvelle
