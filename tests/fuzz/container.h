@@ -14,9 +14,11 @@
 #include <vector>
 
 #include "platforms/thread_pool.h"
+#include "runtime/encoder.h"
 #include "runtime/file_format.h"
 #include "runtime/model.h"
 #include "runtime/session.h"
+#include "runtime/translator.h"
 #include "schema/volvelle_generated.h"
 #include "tests/goldens/golden.h"
 
@@ -71,6 +73,34 @@ inline Container small_model(const std::string& weights,
 
 enum class Outcome { kRefused, kRan };
 
+// A few tokens through an encoder and every task, and through the decoder behind it.
+inline Result<void> try_encoder(const std::shared_ptr<const Model>& model, const Stack& stack,
+                                ThreadPool& pool) {
+  Sentence sentence;
+  const size_t count = std::min({size_t{8}, stack.context, stack.position_limit});
+  for (size_t i = 0; i < count; ++i) {
+    sentence.tokens.push_back(static_cast<int32_t>(i * 7 % stack.embedding->rows));
+  }
+  std::vector<const Task*> tasks = {nullptr};
+  for (const Task& task : stack.tasks) tasks.push_back(&task);
+  for (const Task* task : tasks) {
+    VOLVELLE_ASSIGN_OR_RETURN(const auto encoder, Encoder::open(model, pool, task, 8));
+    VOLVELLE_RETURN_IF_ERROR(encoder->run(
+        {&sentence, 1}, [](size_t, size_t, std::span<const float>) -> Result<void> { return {}; }));
+  }
+  if (!model->generates()) return {};
+  Generation settings = model->generation();
+  settings.beams = std::min<size_t>(settings.beams, 3);
+  settings.max_length = 5;
+  VOLVELLE_ASSIGN_OR_RETURN(
+      const auto translator,
+      Translator::open(model, pool,
+                       {.longest_source = 8, .longest_target = 5, .beams = settings.beams}));
+  VOLVELLE_ASSIGN_OR_RETURN(const Hypothesis best,
+                            translator->translate(sentence.tokens, settings));
+  return {};
+}
+
 // Loads and, if that is accepted, runs a few tokens. A refusal must say what is wrong.
 inline Outcome try_model(const std::vector<std::byte>& bytes) {
   static ThreadPool pool = *ThreadPool::make(1);
@@ -82,6 +112,10 @@ inline Outcome try_model(const std::vector<std::byte>& bytes) {
   };
   const auto model = Model::from_bytes(copy.span(), "damaged.vvl");
   if (!model) return refused(model.error());
+  if (const Stack* encoder = (*model)->encoder()) {
+    const auto status = try_encoder(*model, *encoder, pool);
+    return status ? Outcome::kRan : refused(status.error());
+  }
   const size_t context = std::min<size_t>(8, (*model)->decoder().context);
   const auto session = Session::open(*model, pool, {.context = context, .chunk = 3});
   if (!session) return refused(session.error());

@@ -139,10 +139,31 @@ TEST_CASE("a table that lies in any of its words is refused or runs") {
 }
 
 TEST_CASE("a table of any scheme and layout that lies in a word is refused or runs") {
-  for (const char* golden :
-       {"t5_decoder", "transformer_relative", "bert_relative_key_query", "xglm_odd_width", "bloom",
-        "mixtral", "gemma3_seven_layers", "opt_norms_after", "llama4", "phi3_longrope",
-        "llama_dynamic", "persimmon", "cohere_query_key_norms"}) {
+  for (const char* golden : {"t5_decoder",
+                             "transformer_relative",
+                             "bert_relative_key_query",
+                             "xglm_odd_width",
+                             "bloom",
+                             "mixtral",
+                             "gemma3_seven_layers",
+                             "opt_norms_after",
+                             "llama4",
+                             "phi3_longrope",
+                             "llama_dynamic",
+                             "persimmon",
+                             "cohere_query_key_norms",
+                             "bert_classify",
+                             "bert_fill",
+                             "t5",
+                             "marian",
+                             "m2m_100",
+                             "deberta_v3_fill",
+                             "deberta_v2_tag",
+                             "jina_bert_code",
+                             "modernbert_fill",
+                             "electra_tag",
+                             "transformer_translator_relative",
+                             "sentence_cls_dense"}) {
     CAPTURE(golden);
     const Container model = small_model("q8", golden);
     REQUIRE(try_model(model.bytes) == Outcome::kRan);

@@ -216,6 +216,12 @@ TEST_CASE("numbers of a scheme that no such scheme has are refused, each in a se
         set_field<uint8_t>(m->stacks()->Get(0), file::Stack::VT_HEAD_ACTIVATION, 200);
       },
       "stack, head_activation: activation 200 is unknown");
+  refuse(
+      "deberta_v2_absolute",
+      [&](const file::Model* m) {
+        set_field<uint8_t>(m->stacks()->Get(0), file::Stack::VT_MIXES_POSITIONS, 0);
+      },
+      "its positions would act twice");
 }
 
 TEST_CASE("a dial that no block turns by is not read, however far the model's context reaches") {
