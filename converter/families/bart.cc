@@ -125,10 +125,7 @@ Result<Decoder> read_stack(Checkpoint& checkpoint, const Dialect& dialect, bool 
     checkpoint.optional(std::string(table) + ".weight");  // follows from the layout
     checkpoint.optional(std::string(table) + ".weights");
   }
-  decoder.norm_bias = Bias::kRequired;
-  decoder.query_key_value_bias = Bias::kRequired;
-  decoder.output_bias = Bias::kRequired;
-  decoder.feed_forward_bias = Bias::kRequired;
+  require_biases(decoder);
   decoder.plain_feed_forward = true;
   return decoder;
 }

@@ -82,10 +82,7 @@ Result<Decoder> read_bert(Checkpoint& checkpoint) {
   config.number("type_vocab_size", 2);  // the table decides
   config.value("attention_probs_dropout_prob");
   decoder.residual = file::Residual::post_norm;
-  decoder.norm_bias = Bias::kRequired;
-  decoder.query_key_value_bias = Bias::kRequired;
-  decoder.output_bias = Bias::kRequired;
-  decoder.feed_forward_bias = Bias::kRequired;
+  require_biases(decoder);
   decoder.plain_feed_forward = true;
   return decoder;
 }

@@ -45,10 +45,7 @@ Result<recipe::Model> describe_bloom(Checkpoint& checkpoint) {
   if (!config.has("n_head")) keys.query_heads = "num_attention_heads";
   if (!config.has("hidden_size")) keys.width = "n_embed";
   VOLVELLE_ASSIGN_OR_RETURN(Decoder decoder, read_decoder(checkpoint, keys));
-  decoder.norm_bias = Bias::kRequired;
-  decoder.query_key_value_bias = Bias::kRequired;
-  decoder.output_bias = Bias::kRequired;
-  decoder.feed_forward_bias = Bias::kRequired;
+  require_biases(decoder);
   decoder.plain_feed_forward = true;
   decoder.activation = file::Activation::gelu_tanh;
   decoder.slopes = bloom_slopes(static_cast<uint32_t>(decoder.query_heads));

@@ -42,10 +42,7 @@ Result<recipe::Model> describe_ctrl(Checkpoint& checkpoint) {
   decoder.embedding_scale = std::sqrt(static_cast<double>(decoder.width));
   decoder.sinusoids = SinusoidPlan{.layout = SinusoidLayout::kHalves,
                                    .width = static_cast<uint32_t>(decoder.width)};
-  decoder.norm_bias = Bias::kRequired;
-  decoder.query_key_value_bias = Bias::kRequired;
-  decoder.output_bias = Bias::kRequired;
-  decoder.feed_forward_bias = Bias::kRequired;
+  require_biases(decoder);
   decoder.head_bias = Bias::kRequired;
   decoder.plain_feed_forward = true;
   return build(checkpoint, decoder);

@@ -177,10 +177,7 @@ Result<recipe::Model> describe_deberta_v2(Checkpoint& checkpoint) {
   decoder.names = kNames;
   decoder.encodes = true;
   decoder.residual = file::Residual::post_norm;
-  decoder.norm_bias = Bias::kRequired;
-  decoder.query_key_value_bias = Bias::kRequired;
-  decoder.output_bias = Bias::kRequired;
-  decoder.feed_forward_bias = Bias::kRequired;
+  require_biases(decoder);
   decoder.plain_feed_forward = true;
   read_convolution(config, decoder);
   if (config.number("type_vocab_size", 0) > 0) {

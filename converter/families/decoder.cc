@@ -918,6 +918,13 @@ void read_used_experts(Config& config, const std::string& key, uint64_t fallback
   }
 }
 
+void require_biases(Decoder& decoder) {
+  decoder.norm_bias = Bias::kRequired;
+  decoder.query_key_value_bias = Bias::kRequired;
+  decoder.output_bias = Bias::kRequired;
+  decoder.feed_forward_bias = Bias::kRequired;
+}
+
 void name_head_norms(const Checkpoint& checkpoint, Decoder& decoder) {
   decoder.names.query_norm = checkpoint.gguf() ? "attn_q_norm" : "self_attn.q_norm";
   decoder.names.key_norm = checkpoint.gguf() ? "attn_k_norm" : "self_attn.k_norm";

@@ -238,6 +238,9 @@ void read_feed_forward_bias(Config& config, Decoder& decoder);
 // How many of the experts a token goes through; a `fallback` of 0: must be stated.
 void read_used_experts(Config& config, const std::string& key, uint64_t fallback, Decoder& decoder);
 
+// Every norm and every linear of a block has a bias.
+void require_biases(Decoder& decoder);
+
 // Norms of queries and keys under the names that most families give them.
 void name_head_norms(const Checkpoint& checkpoint, Decoder& decoder);
 

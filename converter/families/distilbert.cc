@@ -47,10 +47,7 @@ Result<recipe::Model> describe_distilbert(Checkpoint& checkpoint) {
   decoder.names = kNames;
   decoder.encodes = true;
   decoder.residual = file::Residual::post_norm;
-  decoder.norm_bias = Bias::kRequired;
-  decoder.query_key_value_bias = Bias::kRequired;
-  decoder.output_bias = Bias::kRequired;
-  decoder.feed_forward_bias = Bias::kRequired;
+  require_biases(decoder);
   decoder.plain_feed_forward = true;
   const uint64_t width = decoder.width;
   decoder.tasks.push_back(embed_task());

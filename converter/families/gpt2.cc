@@ -26,10 +26,7 @@ constexpr DecoderNames kNames = {
 Result<recipe::Model> describe_gpt2(Checkpoint& checkpoint) {
   Config& config = checkpoint.config;
   VOLVELLE_ASSIGN_OR_RETURN(Decoder decoder, read_decoder(checkpoint, kGpt2Keys));
-  decoder.norm_bias = Bias::kRequired;
-  decoder.query_key_value_bias = Bias::kRequired;
-  decoder.output_bias = Bias::kRequired;
-  decoder.feed_forward_bias = Bias::kRequired;
+  require_biases(decoder);
   decoder.plain_feed_forward = true;
   if (checkpoint.gguf()) {
     decoder.activation = file::Activation::gelu_tanh;

@@ -91,10 +91,7 @@ Result<recipe::Model> describe_jina_bert(Checkpoint& checkpoint) {
     decoder.tasks.push_back(embed_task());
   }
   decoder.encodes = true;
-  decoder.norm_bias = Bias::kRequired;
-  decoder.query_key_value_bias = Bias::kRequired;
-  decoder.output_bias = Bias::kRequired;
-  decoder.feed_forward_bias = Bias::kRequired;
+  require_biases(decoder);
   decoder.bare_gate_up = true;
   decoder.slopes = bloom_slopes(static_cast<uint32_t>(decoder.query_heads));
   return build(checkpoint, decoder);

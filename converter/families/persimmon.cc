@@ -34,10 +34,7 @@ Result<recipe::Model> describe_persimmon(Checkpoint& checkpoint) {
                                 .head_dim = nullptr,
                                 .rotary_dialect = {.partial = true, .share = 0.5}}));
   decoder.names = kNames;
-  decoder.norm_bias = Bias::kRequired;
-  decoder.query_key_value_bias = Bias::kRequired;
-  decoder.output_bias = Bias::kRequired;
-  decoder.feed_forward_bias = Bias::kRequired;
+  require_biases(decoder);
   decoder.plain_feed_forward = true;
   decoder.fused_rows = FusedRows::kGroups;
   if (config.flag("qk_layernorm", true)) {

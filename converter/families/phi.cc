@@ -33,10 +33,7 @@ Result<recipe::Model> describe_phi(Checkpoint& checkpoint) {
                                 .default_activation = "gelu_new",
                                 .head_dim = nullptr,
                                 .rotary_dialect = {.partial = true, .share = 0.5}}));
-  decoder.norm_bias = Bias::kRequired;
-  decoder.query_key_value_bias = Bias::kRequired;
-  decoder.output_bias = Bias::kRequired;
-  decoder.feed_forward_bias = Bias::kRequired;
+  require_biases(decoder);
   decoder.head_bias = Bias::kRequired;
   decoder.plain_feed_forward = true;
   decoder.residual = file::Residual::parallel;

@@ -88,10 +88,7 @@ Result<Decoder> read_stack(Checkpoint& checkpoint, bool encodes) {
   if (config.flag("scale_embedding", true)) {
     decoder.embedding_scale = std::sqrt(static_cast<double>(decoder.width));
   }
-  decoder.norm_bias = Bias::kRequired;
-  decoder.query_key_value_bias = Bias::kRequired;
-  decoder.output_bias = Bias::kRequired;
-  decoder.feed_forward_bias = Bias::kRequired;
+  require_biases(decoder);
   decoder.head_bias = config.flag("tie_word_embeddings", false) ? Bias::kNone : Bias::kRequired;
   decoder.plain_feed_forward = true;
   return decoder;

@@ -43,10 +43,7 @@ Result<recipe::Model> describe_xglm(Checkpoint& checkpoint) {
   decoder.names.feed_forward_norm = "final_layer_norm";
   decoder.names.up = "fc1";
   decoder.names.down = "fc2";
-  decoder.norm_bias = Bias::kRequired;
-  decoder.query_key_value_bias = Bias::kRequired;
-  decoder.output_bias = Bias::kRequired;
-  decoder.feed_forward_bias = Bias::kRequired;
+  require_biases(decoder);
   decoder.plain_feed_forward = true;
   return build(checkpoint, decoder);
 }

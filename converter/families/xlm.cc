@@ -82,10 +82,7 @@ Result<recipe::Model> describe_xlm(Checkpoint& checkpoint) {
   decoder.activation =
       config.flag("gelu_activation", true) ? file::Activation::gelu_erf : file::Activation::relu;
   decoder.residual = file::Residual::post_norm;
-  decoder.norm_bias = Bias::kRequired;
-  decoder.query_key_value_bias = Bias::kRequired;
-  decoder.output_bias = Bias::kRequired;
-  decoder.feed_forward_bias = Bias::kRequired;
+  require_biases(decoder);
   decoder.head_bias = Bias::kRequired;
   decoder.plain_feed_forward = true;
   return build(checkpoint, decoder);

@@ -10,6 +10,7 @@ and from seeds; what training makes of them may differ from run to run, and is r
 
 import base64
 import io
+import os
 import json
 import pathlib
 import random
@@ -196,7 +197,7 @@ def sentencepiece_model(path, rules=None, **options):
         table = path.with_suffix(".tsv")
         table.write_text("".join(
             " ".join(f"{ord(c):X}" for c in a) + "\t" + " ".join(f"{ord(c):X}" for c in b) + "\n" for a, b in rules))
-        arguments["normalization_rule_tsv"] = str(table)
+        arguments["normalization_rule_tsv"] = os.path.relpath(table)  # is kept in the model
     arguments.update(options)
     out = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(model_writer=out, **arguments)
