@@ -10,8 +10,8 @@ and from seeds; what training makes of them may differ from run to run, and is r
 
 import base64
 import io
-import os
 import json
+import os
 import pathlib
 import random
 import sys
