@@ -16,7 +16,7 @@ namespace {
 struct EmbedOptions {
   std::string model, output;
   SentenceOptions input;
-  std::optional<Pooling> pooling;
+  std::string pooling;  // "": as the model says
   bool normalize = false;
   ComputeOptions compute;
 };
@@ -103,7 +103,12 @@ Result<> embed(const EmbedOptions& options) {
   VOLVELLE_ASSIGN_OR_RETURN(const std::shared_ptr<const Model> model, open_encoder(options.model));
   const Task* stated = model->encoder()->task(TaskKind::kEmbed);
   Task task = stated != nullptr ? *stated : Task{.pooling = Pooling::kMean};
-  if (options.pooling) task.pooling = *options.pooling;
+  static const std::map<std::string, Pooling> kPoolings = {{"none", Pooling::kNone},
+                                                           {"mean", Pooling::kMean},
+                                                           {"cls", Pooling::kFirst},
+                                                           {"max", Pooling::kMax},
+                                                           {"last", Pooling::kLast}};
+  if (!options.pooling.empty()) task.pooling = kPoolings.at(options.pooling);
   task.normalize |= options.normalize;
   VOLVELLE_ASSIGN_OR_RETURN(const Sentences sentences, read_sentences(*model, options.input));
   VOLVELLE_ASSIGN_OR_RETURN(ThreadPool pool, make_pool(options.compute));
@@ -132,17 +137,11 @@ void add_embed_command(Program& program) {
   EmbedOptions& o = *options;
   add_model_option(command, o.model);
   add_sentence_options(command, o.input, /*many=*/true);
-  static const std::map<std::string, Pooling> kPoolings = {{"none", Pooling::kNone},
-                                                           {"mean", Pooling::kMean},
-                                                           {"cls", Pooling::kFirst},
-                                                           {"max", Pooling::kMax},
-                                                           {"last", Pooling::kLast}};
   command
-      .add_option_function<Pooling>(
-          "--pool", [&o](Pooling given) { o.pooling = given; },
-          "Which vector a text has: none (one for each token), mean, cls, "
-          "max or last (default: as the model says)")
-      ->transform(CLI::CheckedTransformer(kPoolings).description(""))
+      .add_option("--pool", o.pooling,
+                  "Which vector a text has: none (one for each token), mean, cls, max or last "
+                  "(default: as the model says)")
+      ->check(CLI::IsMember({"none", "mean", "cls", "max", "last"}).description(""))
       ->type_name("HOW");
   command.add_flag("--normalize", o.normalize, "Scale vectors to a length of 1");
   command.add_option("-o,--output", o.output, "The .npy file to write instead of JSON lines")

@@ -1,7 +1,6 @@
 #include "runtime/commands/sentences.h"
 
 #include <algorithm>
-#include <map>
 
 #include "runtime/commands/compute.h"
 #include "runtime/commands/runtime_commands.h"
@@ -57,14 +56,14 @@ Result<void> add_text(const Tokenizer& tokenizer, const SentenceOptions& options
                       std::string text, Sentences& sentences, size_t& cut) {
   const size_t index = sentences.texts.size();
   EncodeOptions how;
-  if (options.overflow == Overflow::kTruncate) how.limit = limit;
+  if (options.overflow == "truncate") how.limit = limit;
   VOLVELLE_ASSIGN_OR_RETURN(Encoding encoding,
                             options.pair.empty() ? tokenizer.encode_text(text, how)
                                                  : tokenizer.encode_pair(text, options.pair, how));
   if (encoding.cut > 0) ++cut;
   const size_t count = encoding.ids.size();
   if (count == 0) return fail("text {} has no tokens", index + 1);
-  if (count > limit && options.overflow == Overflow::kError) {
+  if (count > limit && options.overflow == "error") {
     return fail(
         "text {} has {} tokens, and the model's positions end at {}; --overflow truncate or "
         "split does with that",
@@ -98,15 +97,13 @@ void add_sentence_options(CLI::App& command, SentenceOptions& options, bool many
         ->type_name("TEXT");
   }
   require_one_of(command, sources);
-  static const std::map<std::string, Overflow> kOverflows = {
-      {"truncate", Overflow::kTruncate}, {"error", Overflow::kError}, {"split", Overflow::kSplit}};
-  std::map<std::string, Overflow> allowed = kOverflows;
-  if (!many) allowed.erase("split");
+  std::vector<std::string> ways = {"truncate", "error"};
+  if (many) ways.push_back("split");
   command
       .add_option("--overflow", options.overflow,
                   many ? "Longer texts than positions: truncate (default), error or split"
                        : "Longer texts than positions: truncate (default) or error")
-      ->transform(CLI::CheckedTransformer(allowed).description(""))
+      ->check(CLI::IsMember(ways).description(""))
       ->type_name("HOW");
 }
 
@@ -121,9 +118,9 @@ Result<const Tokenizer*> tokenizer_of(const Model& model) {
 Result<Sentences> read_sentences(const Model& model, const SentenceOptions& options) {
   Sentences sentences;
   const size_t limit = limit_of(model);
-  if (!options.tokens.empty()) {
+  if (!options.text.has_value() && options.lines.empty()) {
     VOLVELLE_ASSIGN_OR_RETURN(std::vector<int32_t> tokens, parse_tokens(options.tokens));
-    if (tokens.size() > limit && options.overflow == Overflow::kTruncate) {
+    if (tokens.size() > limit && options.overflow == "truncate") {
       print_notice("{} tokens are cut to the {} that the model's positions hold", tokens.size(),
                    limit);
       tokens.resize(limit);

@@ -14,12 +14,10 @@
 
 namespace volvelle {
 
-enum class Overflow { kTruncate, kError, kSplit };
-
 struct SentenceOptions {
   std::optional<std::string> text;
   std::string pair, tokens, lines;
-  Overflow overflow = Overflow::kTruncate;
+  std::string overflow = "truncate";  // or "error", "split"
 };
 
 struct Sentences {

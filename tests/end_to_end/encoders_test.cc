@@ -149,6 +149,8 @@ TEST_CASE("a model of another kind than the command's is refused, and the right 
       {{"fill", encoder, "--tokens", "1"}, "no head that fills gaps"},
       {{"classify", encoder, "--tokens", "1"}, "no labels"},
       {{"embed", encoder, "-p", "text"}, "no tokenizer"},
+      {{"embed", encoder, "--tokens", ""}, "token"},
+      {{"embed", encoder, "--lines", "nowhere"}, "no tokenizer"},
       {{"embed", encoder, "--tokens", "1000000"}, "not in the vocabulary"}};
   for (const auto& [arguments, sentence] : wrongs) {
     CAPTURE(arguments[0]);
