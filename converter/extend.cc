@@ -261,8 +261,10 @@ struct Appendix {
 class TablePatch {
  public:
   // `kept`: bytes of the former table that stay.
-  TablePatch(std::span<const std::byte> table, size_t kept)
-      : former_(table), kept_(kept), bytes_(table.begin(), table.begin() + kept) {}
+  TablePatch(std::span<const std::byte> table, size_t kept) : former_(table), kept_(kept) {
+    const auto* const first = reinterpret_cast<const uint8_t*>(table.data());
+    bytes_.assign(first, first + kept);
+  }
 
   Result<void> set_context(const file::Stack& stack, uint64_t context) {
     VOLVELLE_ASSIGN_OR_RETURN(const size_t field, field_of(&stack, file::Stack::VT_CONTEXT));
