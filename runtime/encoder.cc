@@ -52,6 +52,8 @@ void pool_rows(Pooling pooling, const float* x, size_t rows, size_t width, float
   }
 }
 
+}  // namespace
+
 void to_unit_length(std::span<float> row) {
   double squares = 0;
   for (const float value : row) squares += double{value} * value;
@@ -59,8 +61,6 @@ void to_unit_length(std::span<float> row) {
   const double length = std::sqrt(squares);
   for (float& value : row) value = static_cast<float>(value / length);
 }
-
-}  // namespace
 
 struct Encoder::State {
   std::shared_ptr<const Model> model;

@@ -18,6 +18,9 @@
 
 namespace volvelle {
 
+// Divides a row by its length; one of zeros stays.
+void to_unit_length(std::span<float> row);
+
 struct Sentence {
   std::vector<int32_t> tokens;
   std::vector<int32_t> types;  // [tokens]; empty: all 0

@@ -1,6 +1,5 @@
 // volvelle embed
 
-#include <cmath>
 #include <map>
 
 #include "platforms/interrupt.h"
@@ -27,13 +26,6 @@ struct Vectors {
   std::vector<std::vector<float>> rows;  // of each text: a vector, or one for each token
   size_t width = 0;
 };
-
-void to_unit_length(std::vector<float>& row) {
-  double squares = 0;
-  for (const float value : row) squares += double{value} * value;
-  if (squares == 0) return;
-  for (float& value : row) value = static_cast<float>(value / std::sqrt(squares));
-}
 
 // The vectors of texts; of a text in parts, their mean by their tokens.
 Result<Vectors> compute(const std::shared_ptr<const Model>& model, ThreadPool& pool,
