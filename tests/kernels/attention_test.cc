@@ -106,12 +106,27 @@ struct Session {
   }
 };
 
-// Outputs are means of values up to 1. With a scale of 1 / sqrt(head_dim), logits of random rows
-// are about 1 in size whatever head_dim is, and their sums, taken in lanes, carry a few roundings
-// of that; an error of e in every logit moves a mean by 2e at most. exp, the sums of weights and of
-// weighted values and the quotient add a few more. Together 12 roundings; 3 is the most that was
-// seen.
+// The difference that roundings allow. Outputs are means of values up to 1. With a scale of
+// 1 / sqrt(head_dim), logits of random rows are about 1 in size whatever head_dim is, and their
+// sums, taken in lanes, carry a few roundings of that; an error of e in every logit moves a mean by
+// 2e at most. exp, the sums of weights and of weighted values and the quotient add a few more.
+// Together 12 roundings; 3 is the most that was seen.
 constexpr double kAttentionError = 12 * kRounding;
+
+// The same for `shape`: relative rows add products to a logit and a second value to an element, and
+// where a slope rises towards later keys, the logits that count are as large as its greatest bias,
+// and are rounded twice as such.
+double attention_error(const AttentionShape& shape, size_t tokens) {
+  const RelativeRows& rows = shape.relative;
+  const double products = 1 + (rows.key ? 1 : 0) + (rows.query ? 1 : 0);
+  double error = products * (rows.value ? 2 : 1) * kAttentionError;
+  if (shape.linear_bias.slopes && shape.bidirectional && !shape.linear_bias.symmetric) {
+    const float* slopes = shape.linear_bias.slopes;
+    error += 2 * 2 * kRounding * *std::max_element(slopes, slopes + shape.query_heads) *
+             static_cast<double>(tokens);
+  }
+  return error;
+}
 
 double worst_difference(const std::vector<float>& a, const std::vector<float>& b) {
   double worst = 0;
@@ -123,9 +138,10 @@ double worst_difference(const std::vector<float>& a, const std::vector<float>& b
   return worst;
 }
 
-void check_equals_twin(const Session& session, CacheType type, size_t chunk, size_t step, bool ring,
-                       double error = kAttentionError) {
+void check_equals_twin(const Session& session, CacheType type, size_t chunk, size_t step,
+                       bool ring) {
   const AttentionShape& shape = session.shape;
+  const double error = attention_error(shape, session.tokens);
   CAPTURE(static_cast<int>(type));
   CAPTURE(shape.query_heads);
   CAPTURE(shape.kv_heads);
@@ -262,7 +278,7 @@ TEST_CASE("attention to both sides equals its twin, with every bias and bound") 
         if (kind == 5) tables.relate_heads(shape, 40, 9, 3);
         const Session session(shape, 0, tokens);
         check_equals_twin(session, kTypes[random_below(3)], 1 + random_below(40),
-                          1 + random_below(kAttentionTokens), false, 2 * kAttentionError);
+                          1 + random_below(kAttentionTokens), false);
       }
     }
   }
@@ -312,10 +328,8 @@ TEST_CASE("attention with relative rows equals its twin, within their clip and p
         Tables tables;
         tables.relate(shape, clip, which);
         const Session session(shape, random_below(1000), 140);
-        // Three products make a logit, and two values an element.
         check_equals_twin(session, kTypes[random_below(3)], 1 + random_below(40),
-                          1 + random_below(kAttentionTokens), shape.window > 0,
-                          2 * kAttentionError);
+                          1 + random_below(kAttentionTokens), shape.window > 0);
       }
     }
   }
@@ -348,7 +362,7 @@ TEST_CASE("attention with a soft cap, slopes, a table, relative rows and bounds 
       tables.relate(shape, 11, 7);
       const Session session(shape, 50, 170);
       for (const CacheType type : kTypes) {
-        check_equals_twin(session, type, 13, 8, window + stretch > 0, 2 * kAttentionError);
+        check_equals_twin(session, type, 13, 8, window + stretch > 0);
       }
     }
   }
