@@ -1,5 +1,7 @@
 #include "kernels/quantize.h"
 
+#include <cmath>
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/quantize.cc"
 #include "hwy/foreach_target.h"
@@ -29,6 +31,42 @@ float quantize_q8(const float* x, size_t count, int8_t* codes) {
     lanes.store(hn::DemoteTo(Codes(), hn::NearestInt(bounded)), Codes(), codes + i);
   });
   return scale;
+}
+
+RowCode quantize_activations(const float* x, size_t count, int8_t* codes) {
+  const Floats d;
+  const hn::RebindToSigned<Floats> di;
+  const size_t lanes = hn::Lanes(d);
+  auto least = hn::Zero(d), greatest = least, poison = least;
+  auto least2 = least, greatest2 = least, poison2 = least;
+  size_t i = 0;
+  for (; i + 2 * lanes <= count; i += 2 * lanes) {
+    const auto a = hn::LoadU(d, x + i), b = hn::LoadU(d, x + i + lanes);
+    least = hn::Min(least, a), greatest = hn::Max(greatest, a);
+    least2 = hn::Min(least2, b), greatest2 = hn::Max(greatest2, b);
+    poison = hn::MulAdd(a, hn::Zero(d), poison);  // a NaN for each NaN and each infinity
+    poison2 = hn::MulAdd(b, hn::Zero(d), poison2);
+  }
+  for (; i < count; i += lanes) {
+    const auto a = hn::LoadN(d, x + i, count - i);
+    least = hn::Min(least, a), greatest = hn::Max(greatest, a);
+    poison = hn::MulAdd(a, hn::Zero(d), poison);
+  }
+  const float low = hn::ReduceMin(d, hn::Min(least, least2));
+  const float high = hn::ReduceMax(d, hn::Max(greatest, greatest2));
+  const float nothing = hn::ReduceSum(d, hn::Add(poison, poison2));
+  RowCode code{0, (high - low) / 255.0f};
+  const float inverse = nothing == 0 && code.scale >= 0x1p-126f ? 1.0f / code.scale : 0.0f;
+  if (nothing != 0) code.scale = nothing;
+  code.zero_point =
+      static_cast<int32_t>(std::nearbyint(-128.0f - (inverse > 0 ? low * inverse : 0)));
+  const auto zero = hn::Set(di, code.zero_point);
+  const auto factor = hn::Set(d, inverse);
+  for_each_vector(d, count, [&](auto part, size_t at) HWY_ATTR {
+    const auto step = hn::NearestInt(hn::Mul(part.load(d, x + at), factor));
+    part.store(hn::DemoteTo(Codes(), hn::Add(step, zero)), Codes(), codes + at);
+  });
+  return code;
 }
 
 void dequantize_q8(const int8_t* codes, float scale, size_t count, float* y) {
@@ -64,12 +102,17 @@ HWY_AFTER_NAMESPACE();
 namespace volvelle {
 
 HWY_EXPORT(quantize_q8);
+HWY_EXPORT(quantize_activations);
 HWY_EXPORT(dequantize_q8);
 HWY_EXPORT(to_f16);
 HWY_EXPORT(from_f16);
 
 float quantize_q8(const float* x, size_t count, int8_t* codes) {
   return HWY_DYNAMIC_DISPATCH(quantize_q8)(x, count, codes);
+}
+
+RowCode quantize_activations(const float* x, size_t count, int8_t* codes) {
+  return HWY_DYNAMIC_DISPATCH(quantize_activations)(x, count, codes);
 }
 
 void dequantize_q8(const int8_t* codes, float scale, size_t count, float* y) {

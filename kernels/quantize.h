@@ -18,6 +18,20 @@ inline constexpr size_t kQ4Block = 32;
 //   codes  [count]
 float quantize_q8(const float* x, size_t count, int8_t* codes);
 
+// What codes of a row mean: x = (code - zero_point) * scale.
+struct RowCode {
+  int32_t zero_point = 0;
+  float scale = 0;
+};
+
+// Asymmetric int8 of one token's activations: 255 steps from the least to the greatest element,
+// both of which zero widens, so that 0 is code zero_point exactly. A row with a NaN or an infinity
+// gets a scale that is not a number.
+//
+//   x      [count]
+//   codes  [count]
+RowCode quantize_activations(const float* x, size_t count, int8_t* codes);
+
 // y = codes * scale.
 void dequantize_q8(const int8_t* codes, float scale, size_t count, float* y);
 
@@ -27,6 +41,7 @@ void to_f16(const float* x, size_t count, uint16_t* y);
 void from_f16(const uint16_t* x, size_t count, float* y);
 
 namespace scalar {
+RowCode quantize_activations(const float* x, size_t count, int8_t* codes);
 float quantize_q8(const float* x, size_t count, int8_t* codes);
 void dequantize_q8(const int8_t* codes, float scale, size_t count, float* y);
 void to_f16(const float* x, size_t count, uint16_t* y);

@@ -43,6 +43,26 @@ float quantize_q8(const float* x, size_t count, int8_t* codes) {
   return scale;
 }
 
+RowCode quantize_activations(const float* x, size_t count, int8_t* codes) {
+  float least = 0, greatest = 0;
+  bool finite = true;
+  for (size_t i = 0; i < count; ++i) {
+    least = std::min(least, x[i]);
+    greatest = std::max(greatest, x[i]);
+    finite = finite && std::isfinite(x[i]);
+  }
+  RowCode code{0, (greatest - least) / 255.0f};
+  if (!finite) code.scale = std::numeric_limits<float>::quiet_NaN();
+  const float inverse = code.scale >= std::numeric_limits<float>::min() ? 1.0f / code.scale : 0.0f;
+  code.zero_point = static_cast<int32_t>(std::nearbyint(-128.0f - least * inverse));
+  for (size_t i = 0; i < count; ++i) {
+    const float step = finite ? std::nearbyint(x[i] * inverse) : 0.0f;
+    const int32_t shifted = static_cast<int32_t>(step) + code.zero_point;
+    codes[i] = static_cast<int8_t>(std::clamp(shifted, -128, 127));
+  }
+  return code;
+}
+
 void dequantize_q8(const int8_t* codes, float scale, size_t count, float* y) {
   for (size_t i = 0; i < count; ++i) y[i] = codes[i] * scale;
 }

@@ -6,6 +6,7 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "tests/kernels/sweep.h"
@@ -66,6 +67,59 @@ TEST_CASE("int8 codes round ties to even, and a row of zeros has scale 0") {
     CHECK(quantize_q8(zeros.data(), x.size(), codes.data()) == 0);
     CHECK(codes == std::vector<int8_t>(x.size(), 0));
   });
+}
+
+TEST_CASE("activations' codes equal their twin's to the bit, whatever their width and magnitude") {
+  for (size_t count = 0; count <= 70; ++count) {
+    for (const float magnitude : {1e-44f, 1e-40f, 1e-36f, 1e-30f, 1.0f, 1e4f, 1e38f}) {
+      for (const float low : {-magnitude, -0.1f * magnitude, 0.0f, 0.5f * magnitude}) {
+        CAPTURE(count);
+        CAPTURE(magnitude);
+        CAPTURE(low);
+        const std::vector<float> x = random_row(count, low, magnitude);
+        std::vector<int8_t> expected(count);
+        const RowCode expected_code =
+            scalar::quantize_activations(x.data(), count, expected.data());
+        for_each_target([&] {
+          std::vector<int8_t> codes(count);
+          const RowCode code = quantize_activations(x.data(), count, codes.data());
+          CHECK(code.scale == expected_code.scale);
+          CHECK(code.zero_point == expected_code.zero_point);
+          CHECK(codes == expected);
+        });
+      }
+    }
+  }
+}
+
+TEST_CASE("an activation's code is off by at most half a step, and zero is exact") {
+  for (const auto& [low, high] : {std::pair{-1.0f, 1.0f}, {-0.01f, 30.0f}, {2.0f, 3.0f}}) {
+    std::vector<float> x = random_row(999, low, high);
+    x.push_back(0);
+    for_each_target([&] {
+      std::vector<int8_t> codes(x.size());
+      const RowCode code = quantize_activations(x.data(), x.size(), codes.data());
+      CHECK(codes.back() == code.zero_point);
+      for (size_t i = 0; i < x.size(); ++i) {
+        // The zero point rounds as well: at either end a code may be cut off by half a step more.
+        const double back = (codes[i] - code.zero_point) * double{code.scale};
+        const double limit = codes[i] == -128 || codes[i] == 127 ? 1.0 : 0.5;
+        CHECK(std::fabs(back - x[i]) <= code.scale * (limit + 255 * 3 * kRounding));
+      }
+    });
+  }
+}
+
+TEST_CASE("activations with a NaN or an infinity anywhere have no finite scale") {
+  for (const float bad : {NAN, INFINITY, -INFINITY}) {
+    for (size_t at = 0; at < 50; ++at) {
+      std::vector<float> x = random_row(50);
+      x[at] = bad;
+      std::vector<int8_t> codes(x.size());
+      for_each_target(
+          [&] { CHECK(std::isnan(quantize_activations(x.data(), x.size(), codes.data()).scale)); });
+    }
+  }
 }
 
 TEST_CASE("every half survives the way to float and back") {
