@@ -33,6 +33,21 @@ file::TensorType stored_type(recipe::Use use, WeightType weights) {
                                                                    : file::TensorType::q8;
 }
 
+// Rotated weights lose less, and their activations much less. Rows that are only looked up are not
+// worth the transform.
+Storage storage_of(const recipe::Model& model, size_t index, WeightType weights) {
+  const recipe::Tensor& tensor = model.tensors[index];
+  Storage storage{stored_type(tensor.use, weights)};
+  const bool multiplied = tensor.use == recipe::Use::kLinear || tensor.use == recipe::Use::kHead ||
+                          model.head.weight == static_cast<int>(index);
+  if (storage.type == file::TensorType::f32 || !multiplied) return storage;
+  constexpr uint64_t kLeastBlock = 16, kMostBlock = 4096;
+  const uint64_t block =
+      tensor.columns & -tensor.columns;  // the greatest power of two that divides
+  if (block >= kLeastBlock) storage.rotation = static_cast<uint32_t>(std::min(block, kMostBlock));
+  return storage;
+}
+
 const char* part_of(const recipe::Tensor& tensor) {
   switch (tensor.use) {
     case recipe::Use::kVector:
@@ -159,7 +174,7 @@ Result<void> write_sinusoids(uint64_t context, recipe::Model& model,
           bake_sinusoids(*plan, first, std::min(kSliceRows, rows - first));
       VOLVELLE_RETURN_IF_ERROR(writer.append(std::as_bytes(std::span(slice))));
     }
-    StoredTensor stored{.type = file::TensorType::f32};
+    StoredTensor stored;
     VOLVELLE_ASSIGN_OR_RETURN(stored.data, writer.end_segment());
     add_part(report, "positions", "f32", bytes);
     const recipe::AdditiveTable table{static_cast<int>(model.tensors.size()), plan->row_offset,
@@ -177,8 +192,9 @@ Result<std::vector<StoredTensor>> write_weights(const recipe::Model& model,
                                                 const ThreadPool& threads, ModelWriter& writer,
                                                 ConvertReport& report) {
   uint64_t total = 0, done = 0, bytes = 0;
-  for (const recipe::Tensor& tensor : model.tensors) {
-    const file::TensorType type = stored_type(tensor.use, options.weights);
+  for (size_t i = 0; i < model.tensors.size(); ++i) {
+    const recipe::Tensor& tensor = model.tensors[i];
+    const file::TensorType type = storage_of(model, i, options.weights).type;
     total += tensor.rows * tensor.columns;
     bytes += data_bytes(type, tensor.rows, tensor.columns) +
              scale_bytes(type, tensor.rows, tensor.columns);
@@ -187,12 +203,13 @@ Result<std::vector<StoredTensor>> write_weights(const recipe::Model& model,
   VOLVELLE_RETURN_IF_ERROR(writer.expect(bytes));
 
   std::vector<StoredTensor> stored;
-  for (const recipe::Tensor& tensor : model.tensors) {
-    const file::TensorType type = stored_type(tensor.use, options.weights);
+  for (size_t i = 0; i < model.tensors.size(); ++i) {
+    const recipe::Tensor& tensor = model.tensors[i];
+    const Storage storage = storage_of(model, i, options.weights);
     const auto progress = [&](uint64_t elements) { options.progress(done += elements, total); };
     VOLVELLE_ASSIGN_OR_RETURN(StoredTensor one,
-                              write_tensor(tensor, type, source, threads, writer, progress));
-    add_part(report, part_of(tensor), file::EnumNameTensorType(type), one.bytes());
+                              write_tensor(tensor, storage, source, threads, writer, progress));
+    add_part(report, part_of(tensor), file::EnumNameTensorType(storage.type), one.bytes());
     stored.push_back(one);
   }
   return stored;

@@ -15,8 +15,8 @@ using flatbuffers::Offset;
 Offset<file::Tensor> add(FlatBufferBuilder& builder, const recipe::Tensor& tensor,
                          const StoredTensor& stored) {
   const auto name = builder.CreateString(tensor.name);
-  return file::CreateTensor(builder, name, stored.type, tensor.rows, tensor.columns, &stored.data,
-                            &stored.scales);
+  return file::CreateTensor(builder, name, stored.storage.type, tensor.rows, tensor.columns,
+                            &stored.data, &stored.scales, stored.storage.rotation);
 }
 
 file::RotaryScalingKind stored_kind(RotaryScalingKind kind) {

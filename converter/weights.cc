@@ -9,6 +9,7 @@
 #include "converter/quantize/q4.h"
 #include "converter/quantize/q8.h"
 #include "converter/quantize/row_checks.h"
+#include "kernels/hadamard.h"
 #include "platforms/interrupt.h"
 
 namespace volvelle {
@@ -99,8 +100,8 @@ Result<void> read_transposed(const TensorSource& source, const Slice& slice, uin
 }
 
 // `rows` rows of `columns` elements; of a vector, rows have one element.
-Result<std::span<const float>> read_slice(const TensorSource& source, const Slice& slice,
-                                          uint64_t columns, bool vector, Scratch& scratch) {
+Result<std::span<float>> read_slice(const TensorSource& source, const Slice& slice,
+                                    uint64_t columns, bool vector, Scratch& scratch) {
   const recipe::Part& part = *slice.part;
   scratch.values.resize(slice.rows * columns);
   if (part.source == nullptr) {
@@ -123,9 +124,15 @@ Result<std::span<const float>> read_slice(const TensorSource& source, const Slic
   return scratch.reordered;
 }
 
-// Appends the rows in their stored form to empty `baked`. Fails on what is not finite.
-Result<void> bake(std::span<const float> values, uint64_t first_row, uint64_t rows,
-                  uint64_t columns, file::TensorType type, Baked& baked) {
+// Appends the rows in their stored form to empty `baked`; `values` are lost. Fails on what is not
+// finite.
+Result<void> bake(std::span<float> values, uint64_t first_row, uint64_t rows, uint64_t columns,
+                  const Storage& storage, Baked& baked) {
+  const file::TensorType type = storage.type;
+  if (storage.rotation > 1) {
+    VOLVELLE_RETURN_IF_ERROR(check_finite(values.data(), rows, columns, first_row));
+    hadamard(storage.rotation, values.size(), values.data());
+  }
   baked.data.resize(data_bytes(type, rows, columns));
   baked.scales.resize(scale_bytes(type, rows, columns));
   switch (type) {
@@ -166,7 +173,7 @@ Result<StoredTensor> write_computed(const recipe::Tensor& tensor, const TensorSo
   if (const auto finite = check_finite(values.data(), tensor.rows, tensor.columns, 0); !finite) {
     return fail("tensor {}: {}", tensor.name, finite.error().message);
   }
-  StoredTensor stored{.type = file::TensorType::f32};
+  StoredTensor stored;
   VOLVELLE_ASSIGN_OR_RETURN(stored.data, writer.write_segment(std::as_bytes(std::span(values))));
   VOLVELLE_ASSIGN_OR_RETURN(stored.scales, writer.write_segment({}));
   progress(values.size());
@@ -199,11 +206,12 @@ uint64_t scale_bytes(file::TensorType type, uint64_t rows, uint64_t columns) {
   return 0;
 }
 
-Result<StoredTensor> write_tensor(const recipe::Tensor& tensor, file::TensorType type,
+Result<StoredTensor> write_tensor(const recipe::Tensor& tensor, const Storage& storage,
                                   const TensorSource& source, const ThreadPool& threads,
                                   ModelWriter& writer,
                                   const std::function<void(uint64_t elements)>& progress) {
   if (tensor.computation) return write_computed(tensor, source, threads, writer, progress);
+  const file::TensorType type = storage.type;
   const bool vector = tensor.use == recipe::Use::kVector;
   const uint64_t columns = vector ? 1 : tensor.columns;
   const std::vector<Slice> slices = cut(tensor, columns);
@@ -218,11 +226,11 @@ Result<StoredTensor> write_tensor(const recipe::Tensor& tensor, file::TensorType
     const size_t count = std::min(batch.size(), slices.size() - first);
     threads.parallel_for(count, [&](size_t i, size_t thread) {
       const Slice& slice = slices[first + i];
-      const Result<std::span<const float>> values =
+      const Result<std::span<float>> values =
           read_slice(source, slice, columns, vector, scratch[thread]);
       batch[i].status = {};
       if (values) {
-        batch[i].status = bake(*values, slice.first, slice.rows, columns, type, batch[i]);
+        batch[i].status = bake(*values, slice.first, slice.rows, columns, storage, batch[i]);
       } else {
         batch[i].status = std::unexpected(values.error());
       }
@@ -239,7 +247,7 @@ Result<StoredTensor> write_tensor(const recipe::Tensor& tensor, file::TensorType
     progress(elements);
   }
 
-  StoredTensor stored{.type = type};
+  StoredTensor stored{.storage = storage};
   VOLVELLE_ASSIGN_OR_RETURN(stored.data, writer.end_segment());
   VOLVELLE_ASSIGN_OR_RETURN(stored.scales, writer.write_segment(scales));
   return stored;

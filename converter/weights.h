@@ -17,8 +17,14 @@
 
 namespace volvelle {
 
-struct StoredTensor {
+// In what form a tensor is written.
+struct Storage {
   file::TensorType type = file::TensorType::f32;
+  uint32_t rotation = 0;  // see file::Tensor
+};
+
+struct StoredTensor {
+  Storage storage;
   file::Segment data;
   file::Segment scales;
 
@@ -29,13 +35,13 @@ struct StoredTensor {
 uint64_t data_bytes(file::TensorType type, uint64_t rows, uint64_t columns);
 uint64_t scale_bytes(file::TensorType type, uint64_t rows, uint64_t columns);
 
-// Writes `tensor` as `type`, which is f32 for vectors.
+// Writes `tensor` in that form, which is f32 for vectors.
 //
 //   progress  is told of elements written, now and then
 //
 // Fails when the source cannot be read, holds something else than finite numbers, or the user
 // interrupts.
-Result<StoredTensor> write_tensor(const recipe::Tensor& tensor, file::TensorType type,
+Result<StoredTensor> write_tensor(const recipe::Tensor& tensor, const Storage& storage,
                                   const TensorSource& source, const ThreadPool& threads,
                                   ModelWriter& writer,
                                   const std::function<void(uint64_t elements)>& progress);

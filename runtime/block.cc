@@ -60,6 +60,20 @@ void run_norm(const Norm& norm, const float* x, size_t x_stride, size_t rows, si
   }
 }
 
+namespace {
+
+// x += scale * branch; `branch` is lost.
+void add_scaled(float* branch, float scale, size_t count, float* x) {
+  if (scale != 1) multiply(scale, count, branch);
+  add(branch, count, x);
+}
+
+auto maker(const BranchInput& input) {
+  return [&input](size_t first, size_t count, float* to) { input.make(first, count, to); };
+}
+
+}  // namespace
+
 Result<BlockOperator> BlockOperator::make(const Model& model, const Block& block, size_t width,
                                           PackedWeights& packed) {
   const auto pack = [&](const Linear& linear) {
@@ -95,32 +109,38 @@ Result<void> BlockOperator::run(const Chunk& chunk, std::span<const CacheView> c
   const Workspace& w = workspace;
   const auto norm_rows = [&](const std::optional<Norm>& norm, float* from, float* to) {
     if (!norm) return;
-    for_rows(pool, chunk.tokens, [&](size_t first, size_t count) {
+    for_rows(pool, chunk.tokens, [&](size_t first, size_t count, size_t) {
       run_norm(*norm, from + first * width_, width_, count, width_, to + first * width_, width_);
     });
   };
-  // What a branch reads: norm(x), or x itself where there is no norm.
-  const auto normed = [&](const std::optional<Norm>& norm) -> const float* {
-    norm_rows(norm, chunk.x, w.normed);
-    return norm ? w.normed : chunk.x;
-  };
   const auto add_branch = [&] {
-    for_rows(pool, chunk.tokens, [&](size_t first, size_t count) {
-      float* branch = w.branch + first * width_;
-      if (block.branch_scale != 1) multiply(block.branch_scale, count * width_, branch);
-      add(branch, count * width_, chunk.x + first * width_);
+    for_rows(pool, chunk.tokens, [&](size_t first, size_t count, size_t) {
+      add_scaled(w.branch + first * width_, block.branch_scale, count * width_,
+                 chunk.x + first * width_);
     });
+  };
+  const auto reading = [&](const std::optional<Norm>& norm) -> BranchInput {
+    return {.x = chunk.x, .width = width_, .norm = norm ? &*norm : nullptr};
+  };
+  const auto reading_sum = [&](const std::optional<Norm>& norm) {
+    BranchInput input = reading(norm);
+    input.branch = w.branch, input.branch_scale = block.branch_scale;
+    return input;
   };
 
   if (block.convolution) VOLVELLE_RETURN_IF_ERROR(convolve(chunk, w, pool));
-  const float* input = chunk.x;
   if (block.residual == Residual::kNormed) norm_rows(block.attention_norm, chunk.x, chunk.x);
-  if (block.residual == Residual::kSequential || block.residual == Residual::kParallel) {
-    input = normed(block.attention_norm);
+  const bool norm_first =
+      block.residual == Residual::kSequential || block.residual == Residual::kParallel;
+  BranchInput input = reading(norm_first ? block.attention_norm : std::nullopt);
+  if (block.residual == Residual::kParallel && !block.feed_forward_norm) {
+    // Both branches read it.
+    norm_rows(block.attention_norm, chunk.x, w.normed);
+    if (block.attention_norm) input = {.x = w.normed, .width = width_};
   }
   VOLVELLE_RETURN_IF_ERROR(attention_branch(input, chunk, caches, rotary_rows, w, pool));
   if (block.residual == Residual::kTwiceNormed) {
-    for_rows(pool, chunk.tokens, [&](size_t first, size_t count) {
+    for_rows(pool, chunk.tokens, [&](size_t first, size_t count, size_t) {
       add(chunk.x + first * width_, count * width_, w.branch + first * width_);
     });
   }
@@ -128,15 +148,20 @@ Result<void> BlockOperator::run(const Chunk& chunk, std::span<const CacheView> c
 
   switch (block.residual) {
     case Residual::kSequential:
-      add_branch();
       if (block.cross) {
-        VOLVELLE_RETURN_IF_ERROR(cross_branch(normed(block.cross_norm), chunk, source, w, pool));
-        add_branch();
+        VOLVELLE_RETURN_IF_ERROR(
+            cross_branch(reading_sum(block.cross_norm), chunk, source, w, pool));
       }
-      input = normed(block.feed_forward_norm);
+      input = reading_sum(block.feed_forward_norm);
       break;
     case Residual::kParallel:
-      if (block.feed_forward_norm) input = normed(block.feed_forward_norm);
+      if (block.feed_forward_norm) {
+        norm_rows(block.feed_forward_norm, chunk.x, w.normed);
+        input = {.x = w.normed, .width = width_};
+      } else if (!block.attention_norm) {
+        std::copy_n(chunk.x, chunk.tokens * width_, w.normed);
+        input = {.x = w.normed, .width = width_};
+      }
       add_branch();
       break;
     case Residual::kPostNorm:
@@ -144,7 +169,7 @@ Result<void> BlockOperator::run(const Chunk& chunk, std::span<const CacheView> c
       add_branch();
       norm_rows(block.attention_norm, chunk.x, chunk.x);
       if (block.cross) {
-        VOLVELLE_RETURN_IF_ERROR(cross_branch(chunk.x, chunk, source, w, pool));
+        VOLVELLE_RETURN_IF_ERROR(cross_branch(reading(std::nullopt), chunk, source, w, pool));
         add_branch();
         norm_rows(block.cross_norm, chunk.x, chunk.x);
       }
@@ -166,6 +191,16 @@ Result<void> BlockOperator::run(const Chunk& chunk, std::span<const CacheView> c
   return {};
 }
 
+void BranchInput::make(size_t first, size_t count, float* to) const {
+  float* const rows = x + first * width;
+  if (branch != nullptr) add_scaled(branch + first * width, branch_scale, count * width, rows);
+  if (norm != nullptr) {
+    run_norm(*norm, rows, width, count, width, to, width);
+  } else {
+    std::copy_n(rows, count * width, to);
+  }
+}
+
 // convolved = activation(linear(neighbours of x)); sequences are in the chunk from end to end.
 Result<void> BlockOperator::convolve(const Chunk& chunk, const Workspace& workspace,
                                      const ThreadPool& pool) {
@@ -184,9 +219,9 @@ Result<void> BlockOperator::convolve(const Chunk& chunk, const Workspace& worksp
     }
   }
   VOLVELLE_RETURN_IF_ERROR(convolution_.run(workspace.neighbours, chunk.tokens, workspace.convolved,
-                                            workspace.quantized, pool));
+                                            workspace.linear, pool));
   if (!convolution.activation) return {};
-  for_rows(pool, chunk.tokens, [&](size_t first, size_t count) {
+  for_rows(pool, chunk.tokens, [&](size_t first, size_t count, size_t) {
     float* const rows = workspace.convolved + first * width_;
     activate(*convolution.activation, rows, width_, count, width_, rows, width_);
   });
@@ -194,24 +229,25 @@ Result<void> BlockOperator::convolve(const Chunk& chunk, const Workspace& worksp
 }
 
 // branch = output(attention(qkv(input)))
-Result<void> BlockOperator::attention_branch(const float* input, const Chunk& chunk,
+Result<void> BlockOperator::attention_branch(const BranchInput& input, const Chunk& chunk,
                                              std::span<const CacheView> caches,
                                              const float* rotary_rows, const Workspace& workspace,
                                              const ThreadPool& pool) {
   const Workspace& w = workspace;
-  VOLVELLE_RETURN_IF_ERROR(qkv_.run(input, chunk.tokens, w.qkv, w.quantized, pool));
+  VOLVELLE_RETURN_IF_ERROR(qkv_.run_made(chunk.tokens, maker(input), w.qkv, w.linear, pool));
   prepare_heads(chunk, caches, rotary_rows, w, pool);
   attend_all(chunk, caches, w, pool);
-  return output_.run(w.attended, chunk.tokens, w.branch, w.quantized, pool);
+  return output_.run(w.attended, chunk.tokens, w.branch, w.linear, pool);
 }
 
 // branch = output(attention(query(input)) to the source)
-Result<void> BlockOperator::cross_branch(const float* input, const Chunk& chunk,
+Result<void> BlockOperator::cross_branch(const BranchInput& input, const Chunk& chunk,
                                          const SourceView& source, const Workspace& workspace,
                                          const ThreadPool& pool) {
   const CrossAttention& cross = *block_->cross;
   const Workspace& w = workspace;
-  VOLVELLE_RETURN_IF_ERROR(cross_query_.run(input, chunk.tokens, w.qkv, w.quantized, pool));
+  VOLVELLE_RETURN_IF_ERROR(
+      cross_query_.run_made(chunk.tokens, maker(input), w.qkv, w.linear, pool));
   const AttentionShape shape = attention_shape(cross);
   const size_t tasks = (chunk.tokens + kAttentionTokens - 1) / kAttentionTokens;
   const AttentionChunk queries{.queries = w.qkv,
@@ -226,17 +262,16 @@ Result<void> BlockOperator::cross_branch(const float* input, const Chunk& chunk,
            std::min(kAttentionTokens, chunk.tokens - first),
            w.attention + thread * w.attention_floats);
   });
-  return cross_output_.run(w.attended, chunk.tokens, w.branch, w.quantized, pool);
+  return cross_output_.run(w.attended, chunk.tokens, w.branch, w.linear, pool);
 }
 
 Result<void> BlockOperator::read_source(const float* x, size_t first, size_t rows,
                                         const CacheView& cache, const Workspace& workspace,
                                         const ThreadPool& pool) {
   const CrossAttention& cross = *block_->cross;
-  VOLVELLE_RETURN_IF_ERROR(
-      cross_key_value_.run(x, rows, workspace.source, workspace.quantized, pool));
+  VOLVELLE_RETURN_IF_ERROR(cross_key_value_.run(x, rows, workspace.source, workspace.linear, pool));
   const AttentionShape shape = attention_shape(cross);
-  for_rows(pool, rows, [&](size_t start, size_t count) {
+  for_rows(pool, rows, [&](size_t start, size_t count, size_t) {
     for (size_t row = start; row < start + count; ++row) {
       const float* keys = workspace.source + row * 2 * cross.width();
       const float* values = keys + cross.width();
@@ -250,32 +285,35 @@ Result<void> BlockOperator::read_source(const float* x, size_t first, size_t row
 }
 
 // branch = down(activation(gate(input)) * up(input)), of one expert or of several
-Result<void> BlockOperator::feed_forward_branch(const float* input, size_t tokens,
+Result<void> BlockOperator::feed_forward_branch(const BranchInput& input, size_t tokens,
                                                 const Workspace& workspace,
                                                 const ThreadPool& pool) {
+  const Workspace& w = workspace;
   if (block_->feed_forward.router.weight != nullptr) {
-    return run_experts(input, tokens, workspace, pool);
+    for_rows(pool, tokens, [&](size_t first, size_t count, size_t) {
+      input.make(first, count, w.normed + first * width_);
+    });
+    return run_experts(w.normed, tokens, w, pool);
   }
-  return run_expert(experts_.front(), input, tokens, workspace.branch, workspace, pool);
+  ExpertOperator& only = experts_.front();
+  VOLVELLE_RETURN_IF_ERROR(only.gate_up.run_made(tokens, maker(input), w.gate_up, w.linear, pool));
+  return finish_expert(only, tokens, w.branch, w, pool);
 }
 
-Result<void> BlockOperator::run_expert(ExpertOperator& expert, const float* input, size_t tokens,
-                                       float* output, const Workspace& workspace,
-                                       const ThreadPool& pool) {
+Result<void> BlockOperator::finish_expert(ExpertOperator& expert, size_t tokens, float* output,
+                                          const Workspace& workspace, const ThreadPool& pool) {
   const FeedForward& feed_forward = block_->feed_forward;
   const Workspace& w = workspace;
   const size_t inner = feed_forward.inner();
-  VOLVELLE_RETURN_IF_ERROR(expert.gate_up.run(input, tokens, w.gate_up, w.quantized, pool));
-  for_rows(pool, tokens, [&](size_t first, size_t count) {
-    float* const to = w.gated + first * inner;
+  const auto gated = [&](size_t first, size_t count, float* to) {
     if (feed_forward.gated) {
       gate(feed_forward.activation, w.gate_up + first * 2 * inner, 2 * inner, count, inner, to,
            inner);
     } else {
       activate(feed_forward.activation, w.gate_up + first * inner, inner, count, inner, to, inner);
     }
-  });
-  return expert.down.run(w.gated, tokens, output, w.quantized, pool);
+  };
+  return expert.down.run_made(tokens, gated, output, w.linear, pool);
 }
 
 // Each expert takes the rows of those tokens that chose it, and its outputs go back weighted by the
@@ -286,7 +324,7 @@ Result<void> BlockOperator::run_experts(const float* input, size_t tokens,
   const FeedForward& feed_forward = block_->feed_forward;
   const Workspace& w = workspace;
   const size_t experts = experts_.size();
-  VOLVELLE_RETURN_IF_ERROR(router_.run(input, tokens, w.routes, w.quantized, pool));
+  VOLVELLE_RETURN_IF_ERROR(router_.run(input, tokens, w.routes, w.linear, pool));
   for (size_t t = 0; t < tokens; ++t) {
     choose_experts({w.routes + t * experts, experts}, feed_forward.used, feed_forward.normalize);
   }
@@ -298,7 +336,8 @@ Result<void> BlockOperator::run_experts(const float* input, size_t tokens,
       std::copy_n(input + t * width_, width_, w.routed + rows++ * width_);
     }
     if (rows == 0) continue;
-    VOLVELLE_RETURN_IF_ERROR(run_expert(experts_[e], w.routed, rows, w.routed, w, pool));
+    VOLVELLE_RETURN_IF_ERROR(experts_[e].gate_up.run(w.routed, rows, w.gate_up, w.linear, pool));
+    VOLVELLE_RETURN_IF_ERROR(finish_expert(experts_[e], rows, w.routed, w, pool));
     rows = 0;
     for (size_t t = 0; t < tokens; ++t) {
       const float worth = w.routes[t * experts + e];
@@ -338,7 +377,7 @@ void BlockOperator::prepare_heads(const Chunk& chunk, std::span<const CacheView>
   const AttentionShape shape = attention_shape(attention);
   const size_t head_dim = attention.head_dim;
   const size_t stride = attention.query_width() + 2 * attention.kv_width();
-  for_rows(pool, chunk.tokens, [&](size_t first, size_t count) {
+  for_rows(pool, chunk.tokens, [&](size_t first, size_t count, size_t) {
     float* const queries = workspace.qkv + first * stride;  // [count, query_heads, head_dim]
     float* const keys = queries + attention.query_width();  // [count, kv_heads, head_dim]
     float* const values = keys + attention.kv_width();      // [count, kv_heads, head_dim]

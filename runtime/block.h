@@ -22,7 +22,6 @@ struct Workspace {
   float* attended = nullptr;   // [tokens, query_heads * head_dim]
   float* branch = nullptr;     // [tokens, width]
   float* gate_up = nullptr;    // [tokens, 2 * feed-forward width], or once where it is plain
-  float* gated = nullptr;      // [tokens, feed-forward width]
   float* attention = nullptr;  // [threads, attention_floats]
   float* source = nullptr;     // [tokens, 2 * cross-attention's width]; null: none
   float* routes = nullptr;  // [tokens, experts]: what each is worth to each token; null: no experts
@@ -30,7 +29,7 @@ struct Workspace {
   float* neighbours = nullptr;  // [tokens, kernel * width]; null: no convolution
   float* convolved = nullptr;   // [tokens, width]
   size_t attention_floats = 0;
-  QuantizedInput quantized;
+  LinearScratch linear;
 };
 
 // Consecutive tokens of one sequence among those that go through the blocks together.
@@ -64,6 +63,18 @@ struct SourceView {
   size_t tokens = 0;
 };
 
+// What a branch reads: x, which gains `branch` before, normalised.
+struct BranchInput {
+  float* x = nullptr;  // [tokens, width]
+  size_t width = 0;
+  const Norm* norm = nullptr;  // null: x itself
+  float* branch = nullptr;     // [tokens, width], which is added to x times `scale`; null: none
+  float branch_scale = 1;
+
+  // Rows [first, first + count), each of which is to be made once: to [count, width].
+  void make(size_t first, size_t count, float* to) const;
+};
+
 class BlockOperator {
  public:
   static Result<BlockOperator> make(const Model& model, const Block& block, size_t width,
@@ -90,17 +101,18 @@ class BlockOperator {
   BlockOperator(const Block& block, size_t width) : block_(&block), width_(width) {}
 
   // Each writes its branch [tokens, width] to the workspace's `branch`.
-  Result<void> attention_branch(const float* input, const Chunk& chunk,
+  Result<void> attention_branch(const BranchInput& input, const Chunk& chunk,
                                 std::span<const CacheView> caches, const float* rotary_rows,
                                 const Workspace& workspace, const ThreadPool& pool);
-  Result<void> cross_branch(const float* input, const Chunk& chunk, const SourceView& source,
+  Result<void> cross_branch(const BranchInput& input, const Chunk& chunk, const SourceView& source,
                             const Workspace& workspace, const ThreadPool& pool);
   Result<void> convolve(const Chunk& chunk, const Workspace& workspace, const ThreadPool& pool);
-  Result<void> feed_forward_branch(const float* input, size_t tokens, const Workspace& workspace,
-                                   const ThreadPool& pool);
+  Result<void> feed_forward_branch(const BranchInput& input, size_t tokens,
+                                   const Workspace& workspace, const ThreadPool& pool);
 
-  Result<void> run_expert(ExpertOperator& expert, const float* input, size_t tokens, float* output,
-                          const Workspace& workspace, const ThreadPool& pool);
+  // output = down(activation(gate) * up) of what the expert's gate_up gave in the workspace.
+  Result<void> finish_expert(ExpertOperator& expert, size_t tokens, float* output,
+                             const Workspace& workspace, const ThreadPool& pool);
   Result<void> run_experts(const float* input, size_t tokens, const Workspace& workspace,
                            const ThreadPool& pool);
   void prepare_heads(const Chunk& chunk, std::span<const CacheView> caches,
@@ -128,19 +140,6 @@ void choose_experts(std::span<float> scores, size_t used, bool normalize);
 // The kernels' view of an attention's numbers.
 AttentionShape attention_shape(const Attention& attention);
 AttentionShape attention_shape(const CrossAttention& attention);
-
-// Rows that one thread takes at a time.
-inline constexpr size_t kRowsPerTask = 16;
-
-// Calls function(first, count) for consecutive rows until all `rows` are done, on the threads of
-// `pool`.
-template <typename Function>
-void for_rows(const ThreadPool& pool, size_t rows, const Function& function) {
-  pool.parallel_for((rows + kRowsPerTask - 1) / kRowsPerTask, [&](size_t task, size_t) {
-    const size_t first = task * kRowsPerTask;
-    function(first, rows - first < kRowsPerTask ? rows - first : kRowsPerTask);
-  });
-}
 
 }  // namespace volvelle
 

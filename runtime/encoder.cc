@@ -178,7 +178,7 @@ Result<std::span<const float>> Encoder::State::run_task(float* x, size_t tokens)
   for (size_t i = 0; i < layers.size(); ++i) {
     const Layer& layer = task->layers[i];
     float* const to = from == rows[0] ? rows[1] : rows[0];
-    VOLVELLE_RETURN_IF_ERROR(layers[i].run(from, count, to, blocks->quantized(), pool));
+    VOLVELLE_RETURN_IF_ERROR(layers[i].run(from, count, to, blocks->linear_scratch(), pool));
     columns = layer.linear.outputs();
     if (layer.activation) activate(*layer.activation, to, columns, count, columns, to, columns);
     if (layer.norm) run_norm(*layer.norm, to, columns, count, columns, to, columns);

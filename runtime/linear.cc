@@ -1,8 +1,12 @@
 #include "runtime/linear.h"
 
+#include <algorithm>
 #include <limits>
 #include <string_view>
 #include <utility>
+
+#include "kernels/hadamard.h"
+#include "kernels/quantize.h"
 
 namespace volvelle {
 namespace {
@@ -40,13 +44,17 @@ Result<void> initialize() {
 
 }  // namespace
 
-Result<QuantizedInput> QuantizedInput::make(size_t rows, size_t columns) {
-  QuantizedInput input;
-  VOLVELLE_ASSIGN_OR_RETURN(input.codes_, AlignedBuffer::make(rows * columns + XNN_EXTRA_BYTES));
-  VOLVELLE_ASSIGN_OR_RETURN(input.params_,
+Result<LinearScratch> LinearScratch::make(size_t rows, size_t columns, size_t threads) {
+  // XNNPACK may read a little past the rows it is given.
+  const size_t floats = std::max(rows, threads) * columns + XNN_EXTRA_BYTES / sizeof(float);
+  LinearScratch scratch;
+  scratch.columns_ = columns;
+  VOLVELLE_ASSIGN_OR_RETURN(scratch.rows_, AlignedBuffer::make(floats * sizeof(float)));
+  VOLVELLE_ASSIGN_OR_RETURN(scratch.codes_, AlignedBuffer::make(rows * columns + XNN_EXTRA_BYTES));
+  VOLVELLE_ASSIGN_OR_RETURN(scratch.params_,
                             AlignedBuffer::make((rows + XNN_EXTRA_QUANTIZATION_PARAMS) *
                                                 sizeof(xnn_quantization_params)));
-  return input;
+  return scratch;
 }
 
 Result<LinearOperator> LinearOperator::make(const Model& model, const Linear& linear,
@@ -59,6 +67,7 @@ Result<LinearOperator> LinearOperator::make(const Model& model, const Linear& li
   result.type_ = weight.type;
   result.inputs_ = weight.columns;
   result.padded_inputs_ = weight.padded_columns();
+  result.rotation_ = weight.rotation;
   const size_t inputs = result.padded_inputs_, outputs = weight.rows;
   xnn_operator_t multiply = nullptr;
   xnn_status status = xnn_status_invalid_parameter;
@@ -85,31 +94,19 @@ Result<LinearOperator> LinearOperator::make(const Model& model, const Linear& li
     return fail("{}: tensor {}: XNNPACK cannot pack it: {}", model.path(), weight.name,
                 describe(status));
   }
-  result.multiply_.reset(multiply);
-  if (weight.type != TensorType::kF32) {
-    xnn_operator_t quantize = nullptr;
-    status = xnn_create_convert_nc_f32_qd8(/*flags=*/0, &quantize);
-    if (status != xnn_status_success)
-      return fail("XNNPACK cannot quantise activations: {}", describe(status));
-    result.quantize_.reset(quantize);
-  }
+  result.operator_.reset(multiply);
   model.drop_pages(weight);
   return result;
 }
 
 Result<void> LinearOperator::prepare(const float* x, size_t rows, float* y,
-                                     const QuantizedInput& scratch, const ThreadPool& pool) {
+                                     const LinearScratch& scratch, const ThreadPool& pool) {
   rows_ = 0;  // until all of it has worked
-  xnn_operator_t multiply = multiply_.get();
+  xnn_operator_t multiply = operator_.get();
   xnn_status status = xnn_status_success;
   const auto step = [&status](auto function, auto... arguments) {
     if (status == xnn_status_success) status = function(arguments...);
   };
-  if (quantize_) {
-    step(xnn_reshape_convert_nc_f32_qd8, quantize_.get(), rows, inputs_, inputs_, padded_inputs_,
-         pool.native());
-    step(xnn_setup_convert_nc_f32_qd8, quantize_.get(), x, scratch.codes(), scratch.params());
-  }
   switch (type_) {
     case TensorType::kF32:
       step(xnn_reshape_fully_connected_nc_f32, multiply, rows, pool.native());
@@ -132,17 +129,38 @@ Result<void> LinearOperator::prepare(const float* x, size_t rows, float* y,
   return {};
 }
 
-Result<void> LinearOperator::run(const float* x, size_t rows, float* y,
-                                 const QuantizedInput& scratch, const ThreadPool& pool) {
+void LinearOperator::encode(float* row, size_t r, const LinearScratch& scratch) const {
+  hadamard(rotation_, inputs_, row);
+  int8_t* const codes = scratch.codes() + r * padded_inputs_;
+  const RowCode code = quantize_activations(row, inputs_, codes);
+  std::fill(codes + inputs_, codes + padded_inputs_, int8_t{0});
+  scratch.params()[r] = {code.zero_point, code.scale};
+}
+
+Result<void> LinearOperator::multiply(const float* x, size_t rows, float* y,
+                                      const LinearScratch& scratch, const ThreadPool& pool) {
   if (rows != rows_ || x != x_ || y != y_)
     VOLVELLE_RETURN_IF_ERROR(prepare(x, rows, y, scratch, pool));
-  for (const xnn_operator_t op : {quantize_.get(), multiply_.get()}) {
-    if (op == nullptr) continue;
-    const xnn_status status = xnn_run_operator(op, pool.native());
-    if (status != xnn_status_success)
-      return fail("XNNPACK cannot multiply {} rows: {}", rows, describe(status));
+  if (type_ != TensorType::kF32) {
+    // Its kernels take several rows at once; past the last, the same again.
+    const auto params = scratch.params();
+    std::fill_n(params + rows, XNN_EXTRA_QUANTIZATION_PARAMS, params[rows - 1]);
   }
+  const xnn_status status = xnn_run_operator(operator_.get(), pool.native());
+  if (status != xnn_status_success)
+    return fail("XNNPACK cannot multiply {} rows: {}", rows, describe(status));
   return {};
+}
+
+Result<void> LinearOperator::run(const float* x, size_t rows, float* y,
+                                 const LinearScratch& scratch, const ThreadPool& pool) {
+  if (type_ == TensorType::kF32) return multiply(x, rows, y, scratch, pool);
+  return run_made(
+      rows,
+      [&](size_t first, size_t count, float* to) {
+        std::copy_n(x + first * inputs_, count * inputs_, to);
+      },
+      y, scratch, pool);
 }
 
 }  // namespace volvelle

@@ -1,5 +1,6 @@
 // Linear layers on XNNPACK: float weights as they are; int8 and int4 weights with activations that
-// are quantised per token (a scale and a zero point each) where they enter.
+// are rotated, where the weights are, and quantised per token (a scale and a zero point each) in
+// the pass that makes them.
 
 #ifndef VOLVELLE_RUNTIME_LINEAR_H_
 #define VOLVELLE_RUNTIME_LINEAR_H_
@@ -7,6 +8,7 @@
 #include <xnnpack.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -18,18 +20,37 @@
 
 namespace volvelle {
 
-// Where activations are quantised; one serves all linears of a session, which run one after the
-// other.
-class QuantizedInput {
- public:
-  // Room for `rows` rows of up to `columns` elements.
-  static Result<QuantizedInput> make(size_t rows, size_t columns);
+// Rows that one thread takes at a time.
+inline constexpr size_t kRowsPerTask = 16;
 
+// Calls function(first, count, thread) for consecutive rows until all `rows` are done, on the
+// threads of `pool`.
+template <typename Function>
+void for_rows(const ThreadPool& pool, size_t rows, const Function& function) {
+  pool.parallel_for((rows + kRowsPerTask - 1) / kRowsPerTask, [&](size_t task, size_t thread) {
+    const size_t first = task * kRowsPerTask;
+    function(first, rows - first < kRowsPerTask ? rows - first : kRowsPerTask, thread);
+  });
+}
+
+// Where linears keep their inputs; one serves all linears of a session, which run one after the
+// other.
+class LinearScratch {
+ public:
+  // Room for `rows` rows of up to `columns` elements, and a row of its own for each thread.
+  static Result<LinearScratch> make(size_t rows, size_t columns, size_t threads);
+
+  float* rows() const { return rows_.as<float>().data(); }
+  float* row_of(size_t thread) const { return rows() + thread * columns_; }
   int8_t* codes() const { return codes_.as<int8_t>().data(); }
   xnn_quantization_params* params() const { return params_.as<xnn_quantization_params>().data(); }
-  size_t bytes() const { return codes_.bytes().size() + params_.bytes().size(); }
+  size_t bytes() const {
+    return rows_.bytes().size() + codes_.bytes().size() + params_.bytes().size();
+  }
 
  private:
+  size_t columns_ = 0;
+  AlignedBuffer rows_;  // those past the threads' are touched by float linears only
   AlignedBuffer codes_, params_;
 };
 
@@ -40,13 +61,28 @@ class LinearOperator {
   static Result<LinearOperator> make(const Model& model, const Linear& linear,
                                      PackedWeights& packed);
 
-  // y = weight * x + bias for each row.
+  // y = weight * x + bias for each row, which make(first, count, to) writes to `to` [count,
+  // inputs], a few at a time and on several threads.
   //
-  //   x  [rows, inputs] contiguous
   //   y  [rows, outputs] contiguous
   //
   // `scratch` has room for `rows` rows of this linear's inputs. Fails only where XNNPACK does.
-  Result<void> run(const float* x, size_t rows, float* y, const QuantizedInput& scratch,
+  template <typename Make>
+  Result<void> run_made(size_t rows, const Make& make, float* y, const LinearScratch& scratch,
+                        const ThreadPool& pool) {
+    for_rows(pool, rows, [&](size_t first, size_t count, size_t thread) {
+      if (type_ == TensorType::kF32) return make(first, count, scratch.rows() + first * inputs_);
+      float* const row = scratch.row_of(thread);
+      for (size_t r = first; r < first + count; ++r) {
+        make(r, 1, row);
+        encode(row, r, scratch);
+      }
+    });
+    return multiply(scratch.rows(), rows, y, scratch, pool);
+  }
+
+  // The same for x [rows, inputs], contiguous.
+  Result<void> run(const float* x, size_t rows, float* y, const LinearScratch& scratch,
                    const ThreadPool& pool);
 
  private:
@@ -55,15 +91,20 @@ class LinearOperator {
   };
   using Operator = std::unique_ptr<xnn_operator, Delete>;
 
-  Result<void> prepare(const float* x, size_t rows, float* y, const QuantizedInput& scratch,
+  // Rotates `row`, in place, and stores it as row `r` of the operator's inputs.
+  void encode(float* row, size_t r, const LinearScratch& scratch) const;
+  // Of float rows x, or of those that are encoded.
+  Result<void> multiply(const float* x, size_t rows, float* y, const LinearScratch& scratch,
+                        const ThreadPool& pool);
+  Result<void> prepare(const float* x, size_t rows, float* y, const LinearScratch& scratch,
                        const ThreadPool& pool);
 
   TensorType type_ = TensorType::kF32;
   size_t inputs_ = 0;         // of the weight
   size_t padded_inputs_ = 0;  // of the operator
-  Operator quantize_;         // null for kF32
-  Operator multiply_;
-  // What the operators are set up for.
+  size_t rotation_ = 1;
+  Operator operator_;
+  // What the operator is set up for.
   size_t rows_ = 0;
   const float* x_ = nullptr;
   float* y_ = nullptr;

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "kernels/hadamard.h"
 #include "kernels/quantize.h"
 #include "runtime/file_format.h"
 #include "runtime/finite.h"
@@ -131,11 +132,11 @@ void read_row(const Tensor& tensor, size_t row, float* y) {
   switch (tensor.type) {
     case TensorType::kF32:
       std::memcpy(y, tensor.f32() + row * tensor.columns, tensor.columns * sizeof(float));
-      return;
+      break;
     case TensorType::kQ8:
       dequantize_q8(tensor.q8() + row * tensor.columns, tensor.row_scales()[row], tensor.columns,
                     y);
-      return;
+      break;
     case TensorType::kQ4: {
       const size_t padded = tensor.padded_columns();
       const uint8_t* codes = tensor.q4() + row * (padded / 2);
@@ -144,9 +145,10 @@ void read_row(const Tensor& tensor, size_t row, float* y) {
         const float scale = std::bit_cast<float>(uint32_t{scales[i / kQ4Block]} << 16);
         y[i] = static_cast<float>((codes[i / 2] >> (i % 2 * 4) & 15) - 8) * scale;
       }
-      return;
+      break;
     }
   }
+  hadamard(tensor.rotation, tensor.columns, y);
 }
 
 }  // namespace volvelle

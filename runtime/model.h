@@ -46,7 +46,8 @@ struct Tensor {
   size_t rows = 0;
   size_t columns = 0;
   SegmentView data;
-  SegmentView scales;  // empty for kF32
+  SegmentView scales;   // empty for kF32
+  size_t rotation = 1;  // what is stored is W * H, in blocks of so many columns; see file::Tensor
 
   const float* f32() const { return reinterpret_cast<const float*>(data.bytes.data()); }
   const int8_t* q8() const { return reinterpret_cast<const int8_t*>(data.bytes.data()); }

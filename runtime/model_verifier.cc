@@ -150,6 +150,14 @@ Result<void> ModelVerifier::add_tensor(const file::Tensor* stored, size_t index)
       return refuse("{}: type {} is unknown to this version", where,
                     static_cast<int>(stored->type()));
   }
+  if (const uint32_t rotation = stored->rotation(); rotation != 0) {
+    if (tensor.type == TensorType::kF32 || !std::has_single_bit(rotation) ||
+        tensor.columns % rotation != 0) {
+      return refuse("{}: it cannot be rotated in blocks of {} of its {} columns", where, rotation,
+                    tensor.columns);
+    }
+    tensor.rotation = rotation;
+  }
   VOLVELLE_ASSIGN_OR_RETURN(tensor.data, locate(stored->data(), where + ", data"));
   VOLVELLE_RETURN_IF_ERROR(expect_bytes(tensor.data, data_bytes, where + ", data"));
   if (scale_bytes > 0) {

@@ -229,7 +229,7 @@ Result<std::span<const float>> Session::State::head_rows(size_t first, size_t ro
   }
   if (stack.head_projection) {
     VOLVELLE_RETURN_IF_ERROR(
-        head_projection.run(input, rows, projected, blocks->quantized(), pool));
+        head_projection.run(input, rows, projected, blocks->linear_scratch(), pool));
     const size_t columns = stack.head_projection->outputs();
     if (stack.head_activation) {
       activate(*stack.head_activation, projected, columns, rows, columns, projected, columns);
@@ -239,7 +239,7 @@ Result<std::span<const float>> Session::State::head_rows(size_t first, size_t ro
     }
     input = projected;
   }
-  VOLVELLE_RETURN_IF_ERROR(head.run(input, rows, logits, blocks->quantized(), pool));
+  VOLVELLE_RETURN_IF_ERROR(head.run(input, rows, logits, blocks->linear_scratch(), pool));
   if (stack.logit_scale != 1) multiply(stack.logit_scale, rows * vocabulary, logits);
   if (stack.logit_soft_cap != 0) soft_cap(stack.logit_soft_cap, rows * vocabulary, logits);
   const std::span<const float> result(logits, rows * vocabulary);

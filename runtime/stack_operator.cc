@@ -105,7 +105,6 @@ Result<void> StackOperator::reserve(size_t inputs, size_t length) {
       {&workspace_.attended, chunk_ * attended},
       {&workspace_.branch, chunk_ * std::max(stack.width, projected)},
       {&workspace_.gate_up, chunk_ * 2 * inner},
-      {&workspace_.gated, chunk_ * inner},
       {&workspace_.attention, pool_->threads() * attention},
       {&workspace_.source, chunk_ * source},
       {&workspace_.routes, chunk_ * experts},
@@ -134,7 +133,8 @@ Result<void> StackOperator::reserve(size_t inputs, size_t length) {
   for (size_t i = 0; i < parts.size(); ++i) {
     *parts[i].first = scratch_.as<float>().data() + offsets[i];
   }
-  VOLVELLE_ASSIGN_OR_RETURN(workspace_.quantized, QuantizedInput::make(chunk_, inputs));
+  VOLVELLE_ASSIGN_OR_RETURN(workspace_.linear,
+                            LinearScratch::make(chunk_, inputs, pool_->threads()));
   positions_.resize(chunk_);
   sequence_of_.resize(chunk_);
   rows_.resize(chunk_);
@@ -173,7 +173,7 @@ Result<void> StackOperator::embed(const Input& input) {
   const size_t columns = stack.embedding->columns;
   const size_t tokens = input.tokens.size();
   float* const rows = stack.embedding_projection ? embedded_ : x_;
-  for_rows(*pool_, tokens, [&](size_t first, size_t count) {
+  for_rows(*pool_, tokens, [&](size_t first, size_t count, size_t) {
     for (size_t t = first; t < first + count; ++t) {
       read_row(*stack.embedding, input.tokens[t], rows + t * columns);
     }
@@ -186,7 +186,7 @@ Result<void> StackOperator::embed(const Input& input) {
     }
   }
   const auto project = [&] {
-    return embedding_projection_.run(rows, tokens, x_, workspace_.quantized, *pool_);
+    return embedding_projection_.run(rows, tokens, x_, workspace_.linear, *pool_);
   };
   if (stack.embedding_projection && !stack.projects_last) VOLVELLE_RETURN_IF_ERROR(project());
   place_and_norm(tokens, stack.projects_last ? columns : stack.width,
@@ -199,7 +199,7 @@ Result<void> StackOperator::embed(const Input& input) {
 void StackOperator::place_and_norm(size_t tokens, size_t width, float* x) {
   const Stack& stack = *stack_;
   if (stack.additive == nullptr && !stack.embedding_norm) return;
-  for_rows(*pool_, tokens, [&](size_t first, size_t count) {
+  for_rows(*pool_, tokens, [&](size_t first, size_t count, size_t) {
     if (const AdditiveTable* additive = stack.additive) {
       for (size_t t = first; t < first + count; ++t) {
         float* const row = workspace_.branch + t * width;

@@ -51,9 +51,9 @@ class StackOperator {
   bool dials_change(size_t length, size_t longer) const;
   bool has_switch() const;  // whether dials_change ever
 
-  const QuantizedInput& quantized() const { return workspace_.quantized; }
+  const LinearScratch& linear_scratch() const { return workspace_.linear; }
   float* normed() const { return workspace_.normed; }  // scratch [chunk, width]
-  size_t bytes() const { return scratch_.bytes().size() + workspace_.quantized.bytes(); }
+  size_t bytes() const { return scratch_.bytes().size() + workspace_.linear.bytes(); }
 
  private:
   // The rows of one dial for the present chunk, shared by all blocks that turn it.

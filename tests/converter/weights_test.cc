@@ -3,6 +3,8 @@
 #include <doctest/doctest.h>
 #include <unistd.h>
 
+#include <bit>
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <format>
@@ -44,15 +46,20 @@ struct Written {
   std::string bytes;
 };
 
-Result<Written> write(const recipe::Tensor& tensor, file::TensorType type,
+Result<Written> write(const recipe::Tensor& tensor, const Storage& storage,
                       const TensorSource& source, size_t threads = 1) {
   const TemporaryFile file;
   ModelWriter writer = *ModelWriter::create(file.path, true);
   const ThreadPool pool = *ThreadPool::make(threads);
   VOLVELLE_ASSIGN_OR_RETURN(StoredTensor stored,
-                            write_tensor(tensor, type, source, pool, writer, [](uint64_t) {}));
+                            write_tensor(tensor, storage, source, pool, writer, [](uint64_t) {}));
   VOLVELLE_RETURN_IF_ERROR(writer.finish(std::as_bytes(std::span("table", 5))));
   return Written{stored, file.bytes()};
+}
+
+Result<Written> write(const recipe::Tensor& tensor, file::TensorType type,
+                      const TensorSource& source, size_t threads = 1) {
+  return write(tensor, Storage{type}, source, threads);
 }
 
 // Rows of a head as GGUF's conversion stores them: reshape(heads, 2, head_dim / 2), the middle axes
@@ -162,7 +169,48 @@ TEST_CASE("slices and threads change nothing in what is quantised") {
   }
 }
 
-TEST_CASE("a weight that is not finite is refused with its tensor's name") {
+TEST_CASE("rotated rows are stored as their products with the Hadamard matrix") {
+  constexpr uint64_t kRows = 5, kColumns = 192, kBlock = 64;
+  std::vector<float> weights(kRows * kColumns), rotated(weights.size());
+  for (size_t i = 0; i < weights.size(); ++i) {
+    weights[i] = static_cast<float>(i * 7919 % 1000) / 500 - 1;
+  }
+  // Sylvester's matrix in closed form: (-1)^popcount(i & j) / 8.
+  for (size_t i = 0; i < weights.size(); ++i) {
+    double sum = 0;
+    for (size_t j = 0; j < kBlock; ++j) {
+      const double weight = weights[i / kBlock * kBlock + j];
+      sum += std::popcount(i % kBlock & j) % 2 == 0 ? weight : -weight;
+    }
+    rotated[i] = static_cast<float>(sum / 8);
+  }
+  MemorySource source;
+  source.add("w", {kRows, kColumns}, weights);
+  const recipe::Tensor tensor{
+      "w", recipe::Use::kLinear, kRows, kColumns, {{&source.tensors()[0], kRows}}};
+  const Result<Written> written = write(tensor, {file::TensorType::q8, kBlock}, source);
+  REQUIRE(written);
+  CHECK(written->tensor.storage.rotation == kBlock);
+  const auto codes = values<int8_t>(written->bytes, written->tensor.data);
+  const auto scales = values<float>(written->bytes, written->tensor.scales);
+  for (size_t i = 0; i < codes.size(); ++i) {
+    const float scale = scales[i / kColumns];
+    // Half a step, or what the search for the best scale cut off a row's greatest values.
+    if (std::abs(codes[i]) < 127) CHECK(std::fabs(codes[i] * scale - rotated[i]) <= 0.501f * scale);
+    CHECK(std::signbit(codes[i] * scale) == std::signbit(codes[i] == 0 ? 0.0f : rotated[i]));
+  }
+}
+
+TEST_CASE("a weight that is not finite is refused with its tensor's name and its place") {
+  for (const uint32_t rotation : {0u, 2u}) {
+    MemorySource source;
+    source.add("odd", {1, 4}, std::vector<float>{1, 2, 3, NAN});
+    const recipe::Tensor tensor{"w", recipe::Use::kLinear, 1, 4, {{&source.tensors()[0], 1}}};
+    const Result<Written> written = write(tensor, {file::TensorType::q8, rotation}, source);
+    REQUIRE(!written);
+    CHECK(written.error().message.contains("tensor odd"));
+    CHECK(written.error().message.contains("column 3"));
+  }
   for (const file::TensorType type : file::EnumValuesTensorType()) {
     MemorySource source;
     source.add("odd", {1, 3}, std::vector<float>{1, NAN, 2});
