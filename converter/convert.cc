@@ -33,14 +33,19 @@ file::TensorType stored_type(recipe::Use use, WeightType weights) {
                                                                    : file::TensorType::q8;
 }
 
-// Rotated weights lose less, and their activations much less. Rows that are only looked up are not
-// worth the transform.
-Storage storage_of(const recipe::Model& model, size_t index, WeightType weights) {
+// Weights on a four-bit grid keep it. Others are rotated: so they lose less, and their activations
+// much less. Rows that are only looked up are not worth the transform.
+Result<Storage> storage_of(const recipe::Model& model, size_t index, WeightType weights,
+                           const TensorSource& source) {
   const recipe::Tensor& tensor = model.tensors[index];
   Storage storage{stored_type(tensor.use, weights)};
   const bool multiplied = tensor.use == recipe::Use::kLinear || tensor.use == recipe::Use::kHead ||
                           model.head.weight == static_cast<int>(index);
   if (storage.type == file::TensorType::f32 || !multiplied) return storage;
+  if (storage.type == file::TensorType::q4) {
+    VOLVELLE_ASSIGN_OR_RETURN(storage.minima, wants_minima(tensor, source));
+    if (storage.minima) return storage;
+  }
   constexpr uint64_t kLeastBlock = 16, kMostBlock = 4096;
   const uint64_t block =
       tensor.columns & -tensor.columns;  // the greatest power of two that divides
@@ -194,7 +199,7 @@ Result<std::vector<StoredTensor>> write_weights(const recipe::Model& model,
   uint64_t total = 0, done = 0, bytes = 0;
   for (size_t i = 0; i < model.tensors.size(); ++i) {
     const recipe::Tensor& tensor = model.tensors[i];
-    const file::TensorType type = storage_of(model, i, options.weights).type;
+    const file::TensorType type = stored_type(tensor.use, options.weights);
     total += tensor.rows * tensor.columns;
     bytes += data_bytes(type, tensor.rows, tensor.columns) +
              scale_bytes(type, tensor.rows, tensor.columns);
@@ -205,11 +210,12 @@ Result<std::vector<StoredTensor>> write_weights(const recipe::Model& model,
   std::vector<StoredTensor> stored;
   for (size_t i = 0; i < model.tensors.size(); ++i) {
     const recipe::Tensor& tensor = model.tensors[i];
-    const Storage storage = storage_of(model, i, options.weights);
+    VOLVELLE_ASSIGN_OR_RETURN(const Storage storage, storage_of(model, i, options.weights, source));
     const auto progress = [&](uint64_t elements) { options.progress(done += elements, total); };
     VOLVELLE_ASSIGN_OR_RETURN(StoredTensor one,
                               write_tensor(tensor, storage, source, threads, writer, progress));
-    add_part(report, part_of(tensor), file::EnumNameTensorType(storage.type), one.bytes());
+    const std::string type = file::EnumNameTensorType(storage.type);
+    add_part(report, part_of(tensor), storage.minima ? type + ", grid kept" : type, one.bytes());
     stored.push_back(one);
   }
   return stored;

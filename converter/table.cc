@@ -16,7 +16,8 @@ Offset<file::Tensor> add(FlatBufferBuilder& builder, const recipe::Tensor& tenso
                          const StoredTensor& stored) {
   const auto name = builder.CreateString(tensor.name);
   return file::CreateTensor(builder, name, stored.storage.type, tensor.rows, tensor.columns,
-                            &stored.data, &stored.scales, stored.storage.rotation);
+                            &stored.data, &stored.scales, stored.storage.rotation, &stored.minima,
+                            &stored.minimum_scales);
 }
 
 file::RotaryScalingKind stored_kind(RotaryScalingKind kind) {

@@ -29,6 +29,8 @@ struct Slice {
 struct Baked {
   std::vector<std::byte> data;
   std::vector<std::byte> scales;
+  std::vector<int8_t> minima;  // [rows, blocks]
+  std::vector<float> minimum_scales;
   Result<void> status;
 };
 
@@ -144,6 +146,14 @@ Result<void> bake(std::span<float> values, uint64_t first_row, uint64_t rows, ui
                               reinterpret_cast<int8_t*>(baked.data.data()),
                               reinterpret_cast<float*>(baked.scales.data()), first_row);
     case file::TensorType::q4:
+      if (storage.minima) {
+        baked.minima.resize(rows * q4_blocks(columns));
+        baked.minimum_scales.resize(rows);
+        return quantize_q4_rows_with_minima(
+            values.data(), rows, columns, reinterpret_cast<uint8_t*>(baked.data.data()),
+            reinterpret_cast<uint16_t*>(baked.scales.data()), baked.minima.data(),
+            baked.minimum_scales.data(), first_row);
+      }
       return quantize_q4_rows(values.data(), rows, columns,
                               reinterpret_cast<uint8_t*>(baked.data.data()),
                               reinterpret_cast<uint16_t*>(baked.scales.data()), first_row);
@@ -206,6 +216,26 @@ uint64_t scale_bytes(file::TensorType type, uint64_t rows, uint64_t columns) {
   return 0;
 }
 
+Result<bool> wants_minima(const recipe::Tensor& tensor, const TensorSource& source) {
+  constexpr size_t kSamples = 8, kSampleElements = size_t{1} << 15;
+  constexpr double kWorthIt = 8;  // times the squared error; a random block gains a fifth
+  if (tensor.computation) return false;
+  std::vector<Slice> slices = cut(tensor, tensor.columns);
+  std::erase_if(slices, [](const Slice& slice) { return slice.part->source == nullptr; });
+  Scratch scratch;
+  Q4Error total;
+  for (size_t i = 0; i < kSamples && !slices.empty(); ++i) {
+    const Slice& slice = slices[i * slices.size() / kSamples];
+    VOLVELLE_ASSIGN_OR_RETURN(const std::span<float> values,
+                              read_slice(source, slice, tensor.columns, false, scratch));
+    const size_t rows = std::min<size_t>(slice.rows, 1 + kSampleElements / tensor.columns);
+    VOLVELLE_ASSIGN_OR_RETURN(const Q4Error error, q4_error(values.data(), rows, tensor.columns));
+    total.plain += error.plain;
+    total.with_minima += error.with_minima;
+  }
+  return total.plain > kWorthIt * total.with_minima;
+}
+
 Result<StoredTensor> write_tensor(const recipe::Tensor& tensor, const Storage& storage,
                                   const TensorSource& source, const ThreadPool& threads,
                                   ModelWriter& writer,
@@ -217,6 +247,8 @@ Result<StoredTensor> write_tensor(const recipe::Tensor& tensor, const Storage& s
   const std::vector<Slice> slices = cut(tensor, columns);
   std::vector<Scratch> scratch(threads.threads());
   std::vector<Baked> batch(threads.threads() * kSlicesPerThread);
+  std::vector<int8_t> minima;
+  std::vector<float> minimum_scales;
   std::vector<std::byte> scales;
   scales.reserve(scale_bytes(type, tensor.rows, tensor.columns));
 
@@ -242,6 +274,9 @@ Result<StoredTensor> write_tensor(const recipe::Tensor& tensor, const Storage& s
       }
       VOLVELLE_RETURN_IF_ERROR(writer.append(batch[i].data));
       scales.insert(scales.end(), batch[i].scales.begin(), batch[i].scales.end());
+      minima.insert(minima.end(), batch[i].minima.begin(), batch[i].minima.end());
+      minimum_scales.insert(minimum_scales.end(), batch[i].minimum_scales.begin(),
+                            batch[i].minimum_scales.end());
       elements += slices[first + i].rows * columns;
     }
     progress(elements);
@@ -250,6 +285,15 @@ Result<StoredTensor> write_tensor(const recipe::Tensor& tensor, const Storage& s
   StoredTensor stored{.storage = storage};
   VOLVELLE_ASSIGN_OR_RETURN(stored.data, writer.end_segment());
   VOLVELLE_ASSIGN_OR_RETURN(stored.scales, writer.write_segment(scales));
+  if (!storage.minima) return stored;
+  const uint64_t blocks = q4_blocks(columns);
+  std::vector<int8_t> turned(minima.size());  // [blocks, rows]
+  for (size_t i = 0; i < minima.size(); ++i) {
+    turned[i % blocks * tensor.rows + i / blocks] = minima[i];
+  }
+  VOLVELLE_ASSIGN_OR_RETURN(stored.minima, writer.write_segment(std::as_bytes(std::span(turned))));
+  VOLVELLE_ASSIGN_OR_RETURN(stored.minimum_scales,
+                            writer.write_segment(std::as_bytes(std::span(minimum_scales))));
   return stored;
 }
 

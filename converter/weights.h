@@ -21,19 +21,27 @@ namespace volvelle {
 struct Storage {
   file::TensorType type = file::TensorType::f32;
   uint32_t rotation = 0;  // see file::Tensor
+  bool minima = false;    // of q4
 };
 
 struct StoredTensor {
   Storage storage;
   file::Segment data;
   file::Segment scales;
+  file::Segment minima, minimum_scales;
 
-  uint64_t bytes() const { return data.bytes() + scales.bytes(); }
+  uint64_t bytes() const {
+    return data.bytes() + scales.bytes() + minima.bytes() + minimum_scales.bytes();
+  }
 };
 
 // Bytes of the data and of the scales of a tensor of that type; rows * columns fits 63 bits.
 uint64_t data_bytes(file::TensorType type, uint64_t rows, uint64_t columns);
 uint64_t scale_bytes(file::TensorType type, uint64_t rows, uint64_t columns);
+
+// Whether the weights lie on a grid of sixteen steps a block that is not symmetric, so that minima
+// keep it: judged by a sample of rows.
+Result<bool> wants_minima(const recipe::Tensor& tensor, const TensorSource& source);
 
 // Writes `tensor` in that form, which is f32 for vectors.
 //

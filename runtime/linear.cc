@@ -5,6 +5,7 @@
 #include <string_view>
 #include <utility>
 
+#include "kernels/block_minima.h"
 #include "kernels/hadamard.h"
 #include "kernels/quantize.h"
 
@@ -50,6 +51,8 @@ Result<LinearScratch> LinearScratch::make(size_t rows, size_t columns, size_t th
   LinearScratch scratch;
   scratch.columns_ = columns;
   VOLVELLE_ASSIGN_OR_RETURN(scratch.rows_, AlignedBuffer::make(floats * sizeof(float)));
+  const size_t blocks = (columns + kQ4Block - 1) / kQ4Block;
+  VOLVELLE_ASSIGN_OR_RETURN(scratch.sums_, AlignedBuffer::make(rows * blocks * sizeof(float)));
   VOLVELLE_ASSIGN_OR_RETURN(scratch.codes_, AlignedBuffer::make(rows * columns + XNN_EXTRA_BYTES));
   VOLVELLE_ASSIGN_OR_RETURN(scratch.params_,
                             AlignedBuffer::make((rows + XNN_EXTRA_QUANTIZATION_PARAMS) *
@@ -68,6 +71,7 @@ Result<LinearOperator> LinearOperator::make(const Model& model, const Linear& li
   result.inputs_ = weight.columns;
   result.padded_inputs_ = weight.padded_columns();
   result.rotation_ = weight.rotation;
+  result.minima_ = weight.block_minima();
   const size_t inputs = result.padded_inputs_, outputs = weight.rows;
   xnn_operator_t multiply = nullptr;
   xnn_status status = xnn_status_invalid_parameter;
@@ -131,6 +135,7 @@ Result<void> LinearOperator::prepare(const float* x, size_t rows, float* y,
 
 void LinearOperator::encode(float* row, size_t r, const LinearScratch& scratch) const {
   hadamard(rotation_, inputs_, row);
+  if (minima_.codes != nullptr) sum_blocks(row, inputs_, scratch.sums() + r * minima_.blocks);
   int8_t* const codes = scratch.codes() + r * padded_inputs_;
   const RowCode code = quantize_activations(row, inputs_, codes);
   std::fill(codes + inputs_, codes + padded_inputs_, int8_t{0});
@@ -149,6 +154,17 @@ Result<void> LinearOperator::multiply(const float* x, size_t rows, float* y,
   const xnn_status status = xnn_run_operator(operator_.get(), pool.native());
   if (status != xnn_status_success)
     return fail("XNNPACK cannot multiply {} rows: {}", rows, describe(status));
+  if (minima_.codes != nullptr) {
+    constexpr size_t kOutputsPerTask = 512;
+    const size_t parts = (minima_.outputs + kOutputsPerTask - 1) / kOutputsPerTask;
+    const size_t groups = (rows + kRowsPerTask - 1) / kRowsPerTask;
+    pool.parallel_for(parts * groups, [&](size_t task, size_t) {
+      const size_t row = task / parts * kRowsPerTask, first = task % parts * kOutputsPerTask;
+      add_block_minima(
+          minima_, scratch.sums() + row * minima_.blocks, std::min(kRowsPerTask, rows - row), first,
+          std::min(kOutputsPerTask, minima_.outputs - first), y + row * minima_.outputs);
+    });
+  }
   return {};
 }
 

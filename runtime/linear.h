@@ -42,15 +42,18 @@ class LinearScratch {
 
   float* rows() const { return rows_.as<float>().data(); }
   float* row_of(size_t thread) const { return rows() + thread * columns_; }
+  float* sums() const { return sums_.as<float>().data(); }
   int8_t* codes() const { return codes_.as<int8_t>().data(); }
   xnn_quantization_params* params() const { return params_.as<xnn_quantization_params>().data(); }
   size_t bytes() const {
-    return rows_.bytes().size() + codes_.bytes().size() + params_.bytes().size();
+    return rows_.bytes().size() + sums_.bytes().size() + codes_.bytes().size() +
+           params_.bytes().size();
   }
 
  private:
   size_t columns_ = 0;
   AlignedBuffer rows_;  // those past the threads' are touched by float linears only
+  AlignedBuffer sums_;  // [rows, blocks], where weights have minima
   AlignedBuffer codes_, params_;
 };
 
@@ -103,6 +106,7 @@ class LinearOperator {
   size_t inputs_ = 0;         // of the weight
   size_t padded_inputs_ = 0;  // of the operator
   size_t rotation_ = 1;
+  BlockMinima minima_;
   Operator operator_;
   // What the operator is set up for.
   size_t rows_ = 0;

@@ -40,7 +40,8 @@ Result<std::shared_ptr<const Model>> Model::from_bytes(std::span<const std::byte
 }
 
 Result<void> Model::verify_contents(const Tensor& tensor) const {
-  for (const SegmentView& segment : {tensor.data, tensor.scales}) {
+  for (const SegmentView& segment :
+       {tensor.data, tensor.scales, tensor.minima, tensor.minimum_scales}) {
     if (!segment.bytes.empty() && checksum(segment.bytes) != segment.checksum) {
       return fail(
           "{}: tensor {}: the checksum of its bytes does not hold; copy or convert the file again",
@@ -54,8 +55,8 @@ Result<void> Model::verify_contents(const Tensor& tensor) const {
       case TensorType::kQ8:
         return all_finite({tensor.row_scales(), tensor.rows});
       case TensorType::kQ4:
-        return all_finite_bf16(
-            {tensor.block_scales(), tensor.scales.bytes.size() / sizeof(uint16_t)});
+        return all_finite_bf16({tensor.block_scales(), tensor.rows * tensor.blocks()}) &&
+               all_finite({tensor.block_minima().scales, tensor.block_minima().outputs});
     }
     return false;
   };
@@ -128,6 +129,12 @@ Result<void> Model::check_tokens(const Stack& stack, std::span<const int32_t> to
   return {};
 }
 
+BlockMinima Tensor::block_minima() const {
+  if (minima.bytes.empty()) return {};
+  return {reinterpret_cast<const int8_t*>(minima.bytes.data()),
+          reinterpret_cast<const float*>(minimum_scales.bytes.data()), blocks(), rows};
+}
+
 void read_row(const Tensor& tensor, size_t row, float* y) {
   switch (tensor.type) {
     case TensorType::kF32:
@@ -141,9 +148,13 @@ void read_row(const Tensor& tensor, size_t row, float* y) {
       const size_t padded = tensor.padded_columns();
       const uint8_t* codes = tensor.q4() + row * (padded / 2);
       const uint16_t* scales = tensor.block_scales() + row * (padded / kQ4Block);
+      const BlockMinima minima = tensor.block_minima();
       for (size_t i = 0; i < tensor.columns; ++i) {
         const float scale = std::bit_cast<float>(uint32_t{scales[i / kQ4Block]} << 16);
         y[i] = static_cast<float>((codes[i / 2] >> (i % 2 * 4) & 15) - 8) * scale;
+        if (minima.codes != nullptr) {
+          y[i] += minima.codes[i / kQ4Block * tensor.rows + row] * minima.scales[row];
+        }
       }
       break;
     }

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "kernels/activation.h"
+#include "kernels/block_minima.h"
 #include "kernels/quantize.h"
 #include "kernels/rotary.h"
 #include "platforms/error.h"
@@ -46,7 +47,8 @@ struct Tensor {
   size_t rows = 0;
   size_t columns = 0;
   SegmentView data;
-  SegmentView scales;   // empty for kF32
+  SegmentView scales;                  // empty for kF32
+  SegmentView minima, minimum_scales;  // of kQ4, empty where its blocks have none
   size_t rotation = 1;  // what is stored is W * H, in blocks of so many columns; see file::Tensor
 
   const float* f32() const { return reinterpret_cast<const float*>(data.bytes.data()); }
@@ -60,7 +62,12 @@ struct Tensor {
   size_t padded_columns() const {
     return type == TensorType::kQ4 ? (columns + kQ4Block - 1) / kQ4Block * kQ4Block : columns;
   }
-  size_t bytes() const { return data.bytes.size() + scales.bytes.size(); }
+  size_t bytes() const {
+    return data.bytes.size() + scales.bytes.size() + minima.bytes.size() +
+           minimum_scales.bytes.size();
+  }
+  size_t blocks() const { return padded_columns() / kQ4Block; }  // of a row of kQ4
+  BlockMinima block_minima() const;
 };
 
 // Row `row` of the tensor as floats: y [columns].

@@ -164,6 +164,16 @@ Result<void> ModelVerifier::add_tensor(const file::Tensor* stored, size_t index)
     VOLVELLE_ASSIGN_OR_RETURN(tensor.scales, locate(stored->scales(), where + ", scales"));
     VOLVELLE_RETURN_IF_ERROR(expect_bytes(tensor.scales, scale_bytes, where + ", scales"));
   }
+  if (stored->minima() != nullptr && stored->minima()->bytes() > 0) {
+    if (tensor.type != TensorType::kQ4) return refuse("{}: only q4 has minima", where);
+    VOLVELLE_ASSIGN_OR_RETURN(tensor.minima, locate(stored->minima(), where + ", minima"));
+    VOLVELLE_RETURN_IF_ERROR(
+        expect_bytes(tensor.minima, uint64_t{tensor.rows} * tensor.blocks(), where + ", minima"));
+    VOLVELLE_ASSIGN_OR_RETURN(tensor.minimum_scales,
+                              locate(stored->minimum_scales(), where + ", minimum scales"));
+    VOLVELLE_RETURN_IF_ERROR(expect_bytes(tensor.minimum_scales, tensor.rows * sizeof(float),
+                                          where + ", minimum scales"));
+  }
   model_.tensors_.push_back(std::move(tensor));
   return {};
 }

@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
+#include <vector>
 
 #include "converter/quantize/row_checks.h"
 
@@ -151,6 +153,128 @@ Result<void> quantize_q4_rows(const float* x, size_t rows, size_t columns, uint8
   VOLVELLE_RETURN_IF_ERROR(check_finite(x, rows, columns, first_row));
   HWY_DYNAMIC_DISPATCH(quantize_q4)(x, rows, columns, codes, scales);
   return {};
+}
+
+namespace {
+
+// Adding it and taking it away again rounds to an integer, ties to even, below 2^22.
+constexpr float kRoundingConstant = 0x1.8p23f;
+
+float bf16_nearest(float x) {
+  const uint32_t bits = std::bit_cast<uint32_t>(x);
+  return std::bit_cast<float>((bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000u);
+}
+
+// A block's code: the step above `origin`, from 0 to 15.
+float step_of(float x, float origin, float inverse) {
+  const float step = (x - origin) * inverse;
+  return std::clamp(step, 0.0f, 15.0f) + kRoundingConstant - kRoundingConstant;
+}
+
+struct Grid {
+  float origin = 0;  // the value of code 0
+  float scale = 0;
+};
+
+// x [kQ4Block], near one or zeros.
+Grid best_grid(const float* x) {
+  const auto [least, greatest] = std::minmax_element(x, x + kQ4Block);
+  const float range = *greatest - *least;
+  Grid best{*least, 1};
+  if (range == 0) return best;
+  double best_error = INFINITY;
+  for (int steps = 15; steps >= 6; --steps) {
+    const float scale = bf16_nearest(range / static_cast<float>(steps));
+    const float inverse = 1 / scale;
+    float error = 0, shift = 0, squares[4] = {}, shifts[4] = {};
+    for (size_t i = 0; i < kQ4Block; i += 4) {
+      for (size_t lane = 0; lane < 4; ++lane) {
+        const float back = step_of(x[i + lane], *least, inverse) * scale + *least;
+        const float off = x[i + lane] - back;
+        shifts[lane] += off;
+        squares[lane] += off * off;
+      }
+    }
+    for (size_t lane = 0; lane < 4; ++lane) error += squares[lane], shift += shifts[lane];
+    shift /= static_cast<float>(kQ4Block);
+    error -= shift * shift * static_cast<float>(kQ4Block);
+    if (error < best_error) {
+      best = {*least + shift, scale};
+      best_error = error;
+    }
+    if (error <= 1e-5f * range * range) break;  // on the grid
+  }
+  return best;
+}
+
+void quantize_row_with_minima(const float* x, size_t columns, uint8_t* codes, uint16_t* scales,
+                              int8_t* minima, float& minimum_scale) {
+  const size_t blocks = q4_blocks(columns);
+  std::vector<float> middles(blocks);  // the values of code 8
+  std::vector<float> steps(blocks);
+  float greatest = 0;
+  for (size_t b = 0; b < blocks; ++b) {
+    float values[kQ4Block] = {};
+    std::copy_n(x + b * kQ4Block, std::min(kQ4Block, columns - b * kQ4Block), values);
+    float largest = 0;
+    for (const float value : values) largest = std::max(largest, std::fabs(value));
+    const PowerOfTwo power(largest);
+    for (float& value : values) value *= power.down;
+    const Grid grid = best_grid(values);
+    steps[b] = std::max(grid.scale * power.up, 0x1p-126f);
+    middles[b] = (grid.origin + 8 * grid.scale) * power.up;
+    if (largest == 0) steps[b] = 0x1p-126f, middles[b] = 0;
+    greatest = std::max(greatest, std::fabs(middles[b]));
+  }
+  minimum_scale = std::max(greatest / 127, 0x1p-126f);
+  for (size_t b = 0; b < blocks; ++b) {
+    minima[b] = static_cast<int8_t>(
+        std::clamp(std::nearbyint(middles[b] / minimum_scale), -127.0f, 127.0f));
+    const float origin = static_cast<float>(minima[b]) * minimum_scale - 8 * steps[b];
+    uint8_t* const to = codes + b * (kQ4Block / 2);
+    for (size_t i = 0; i < kQ4Block; ++i) {
+      const size_t column = b * kQ4Block + i;
+      const float value = column < columns ? x[column] : 0.0f;
+      const auto code = static_cast<uint8_t>(step_of(value, origin, 1 / steps[b]));
+      to[i / 2] = static_cast<uint8_t>(i % 2 == 0 ? code : to[i / 2] | code << 4);
+    }
+    scales[b] = static_cast<uint16_t>(std::bit_cast<uint32_t>(steps[b]) >> 16);
+  }
+}
+
+}  // namespace
+
+Result<void> quantize_q4_rows_with_minima(const float* x, size_t rows, size_t columns,
+                                          uint8_t* codes, uint16_t* scales, int8_t* minima,
+                                          float* minimum_scales, size_t first_row) {
+  VOLVELLE_RETURN_IF_ERROR(check_finite(x, rows, columns, first_row));
+  const size_t blocks = q4_blocks(columns);
+  for (size_t row = 0; row < rows; ++row) {
+    quantize_row_with_minima(x + row * columns, columns, codes + row * blocks * (kQ4Block / 2),
+                             scales + row * blocks, minima + row * blocks, minimum_scales[row]);
+  }
+  return {};
+}
+
+Result<Q4Error> q4_error(const float* x, size_t rows, size_t columns) {
+  const size_t blocks = q4_blocks(columns);
+  std::vector<uint8_t> codes(rows * blocks * (kQ4Block / 2));
+  std::vector<uint16_t> scales(rows * blocks);
+  std::vector<int8_t> minima(rows * blocks);
+  std::vector<float> minimum_scales(rows), back(rows * columns);
+  Q4Error error;
+  VOLVELLE_RETURN_IF_ERROR(quantize_q4_rows(x, rows, columns, codes.data(), scales.data()));
+  dequantize_q4_rows(codes.data(), scales.data(), rows, columns, back.data());
+  for (size_t i = 0; i < back.size(); ++i) error.plain += std::pow(double{x[i]} - back[i], 2);
+  VOLVELLE_RETURN_IF_ERROR(quantize_q4_rows_with_minima(
+      x, rows, columns, codes.data(), scales.data(), minima.data(), minimum_scales.data()));
+  dequantize_q4_rows(codes.data(), scales.data(), rows, columns, back.data());
+  for (size_t i = 0; i < back.size(); ++i) {
+    const size_t row = i / columns, block = i % columns / kQ4Block;
+    const float minimum = minima[row * blocks + block] * minimum_scales[row];
+    error.with_minima += std::pow(double{x[i]} - back[i] - minimum, 2);
+  }
+  return error;
 }
 
 void dequantize_q4_rows(const uint8_t* codes, const uint16_t* scales, size_t rows, size_t columns,

@@ -32,6 +32,26 @@ constexpr size_t q4_blocks(size_t columns) { return (columns + kQ4Block - 1) / k
 Result<void> quantize_q4_rows(const float* x, size_t rows, size_t columns, uint8_t* codes,
                               uint16_t* scales, size_t first_row = 0);
 
+// The same with a minimum for each block: value = (code - 8) * scale + minimum. Weights that lie on
+// a grid of up to 16 steps, as those of another four-bit format do, stay on it but for the rounding
+// of scale and minimum.
+//
+//   minima          [rows, q4_blocks(columns)]
+//   minimum_scales  [rows]; a block's minimum is minima * minimum_scales
+//
+// Of the grids that divide a block's range into 15 to 6 steps, takes the one of least squared
+// error.
+Result<void> quantize_q4_rows_with_minima(const float* x, size_t rows, size_t columns,
+                                          uint8_t* codes, uint16_t* scales, int8_t* minima,
+                                          float* minimum_scales, size_t first_row = 0);
+
+// What rounding to codes costs the rows: the sum of squared errors, without minima and with them.
+struct Q4Error {
+  double plain = 0;
+  double with_minima = 0;
+};
+Result<Q4Error> q4_error(const float* x, size_t rows, size_t columns);
+
 // y [rows, columns]
 void dequantize_q4_rows(const uint8_t* codes, const uint16_t* scales, size_t rows, size_t columns,
                         float* y);
