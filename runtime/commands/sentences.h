@@ -43,7 +43,7 @@ size_t encoder_limit(const Model& model);
 Task embedding_task(const Model& model);
 
 // Tokens that go through an encoder together, unless a sentence is longer.
-inline constexpr size_t kEncoderChunk = 1024;
+inline constexpr size_t kEncoderChunk = 256;
 
 // The model at `path`, which must have an encoder and a task of this kind.
 Result<std::shared_ptr<const Model>> open_encoder(const std::string& path);
