@@ -226,7 +226,7 @@ def main():
     spread = max((max(values) - min(values)) / statistics.median(values)
                  for of in speeds.values() for values in of.values())
     version = ours["volvelle q8"].run("--version").decode().split()[-1]
-    print(f"\n{options.folder.resolve().name}, {cpu_name()}, {os.cpu_count()} cores; volvelle "
+    print(f"\n{options.folder.absolute().name}, {cpu_name()}, {os.cpu_count()} cores; volvelle "
           f"{version}, onnxruntime {onnxruntime.__version__}, torch {torch.__version__}, "
           f"transformers {transformers.__version__}; sentences a second, medians of "
           f"{options.rounds} rounds that differ by up to {spread:.0%}; cosine over "
