@@ -313,12 +313,12 @@ void add_bench_command(Program& program) {
        "  volvelle bench model.vvl -t 1 -p 0 -n 64 -d 0,1024,4096\n"
        "  volvelle bench model.vvl -r 9 --json > bench.json\n"
        "  volvelle bench encoder.vvl --batch 1,32 --length 32,128\n\n"
-       "Tokens a second, or sentences of an encoder: the median, least and "
-       "most of the repeats. The limit of decoding\n"
-       "is memory: bytes of packed "
-       "weights and cache that a token reads, against the read bandwidth "
-       "measured with the same threads. The limit of\n"
-       "prefill and of encoders is arithmetic: operations of the linears in blocks, against "
+       "Tokens a second, or sentences of an encoder: the median, least and most of the "
+       "repeats. The limit of decoding is\n"
+       "memory: bytes of packed weights and cache that a token reads, against "
+       "the read bandwidth measured with the\n"
+       "same threads. The limit of prefill and of encoders is arithmetic: "
+       "operations of the linears in blocks, against\n"
        "the int8 peak measured with the same threads."},
       [options] { return bench(*options); });
   BenchOptions& o = *options;

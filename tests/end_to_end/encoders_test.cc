@@ -135,9 +135,9 @@ TEST_CASE("classify gives labels the reference's logits") {
 
 TEST_CASE("bench of an encoder tells sentences a second for each batch and length") {
   const TemporaryFolder folder;
-  const json told = run_program({"bench", convert(folder, "bert"), "--batch", "1,3",
-                                           "--length", "4,9", "-r", "1", "-t", "1", "--json"})
-                                  .json();
+  const json told = run_program({"bench", convert(folder, "bert"), "--batch", "1,3", "--length",
+                                 "4,9", "-r", "1", "-t", "1", "--json"})
+                        .json();
   CHECK(!told.contains("kv"));
   REQUIRE(told["results"].size() == 4);
   for (size_t i = 0; i < 4; ++i) {
