@@ -52,17 +52,21 @@ struct ReluSquared {
 struct GeluErf {
   template <class D, class V = hn::Vec<D>>
   HWY_INLINE V operator()(D d, V x) const {
+    // With h = x / 2: h (1 + erf(sqrt 2 * h)) = h + |h| - |h| erfc(sqrt 2 * |h|) on either side of
+    // 0.
     const V half = hn::Mul(x, hn::Set(d, 0.5f));
-    return hn::MulAdd(half, erf(d, hn::Mul(x, hn::Set(d, 0.707106781f))), half);  // 1 / sqrt 2
+    const V magnitude = hn::Abs(half);
+    const V bounded = hn::Min(magnitude, hn::Set(d, 4.0f));  // past which nothing is left
+    return hn::NegMulAdd(bounded, erfc_sqrt2(d, bounded), hn::Add(half, magnitude));
   }
 };
 
 struct GeluTanh {
   template <class D, class V = hn::Vec<D>>
   HWY_INLINE V operator()(D d, V x) const {
-    const V half = hn::Mul(x, hn::Set(d, 0.5f));
     const V cubic = hn::MulAdd(hn::Mul(hn::Mul(x, x), x), hn::Set(d, 0.044715f), x);
-    return hn::MulAdd(half, tanh(d, hn::Mul(cubic, hn::Set(d, 0.797884561f))), half);  // sqrt 2/pi
+    // (1 + tanh(u)) / 2 = sigmoid(2 u)
+    return hn::Mul(x, sigmoid(d, hn::Mul(cubic, hn::Set(d, 1.59576912f))));  // 2 sqrt(2 / pi)
   }
 };
 

@@ -1,4 +1,4 @@
-// exp, tanh and erf of vectors of floats. Coefficients are minimax fits made for this file; the
+// exp, tanh and erfc of vectors of floats. Coefficients are minimax fits made for this file; the
 // stated errors hold for all floats of the domain and are measured in tests/kernels/math_test.cc.
 
 #if defined(VOLVELLE_KERNELS_MATH_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -25,7 +25,7 @@ HWY_INLINE V polynomial(D d, V x, float c0, Rest... rest) {
 }
 
 // e^x for x <= 0, within 1 ulp; 0 below -87, where the result would soon be denormal. Softmax,
-// sigmoid, tanh and erf can all be written so that nothing larger than 0 is raised, and then
+// sigmoid and tanh can all be written so that nothing larger than 0 is raised, and then
 // nothing overflows.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V exp_nonpositive(D d, V x) {
@@ -59,22 +59,18 @@ HWY_INLINE V tanh(D d, V x) {
   return hn::IfThenElse(hn::Ge(magnitude, hn::Set(d, 0.625f)), hn::CopySign(away, x), near_zero);
 }
 
-// erf(x), within 1.2e-7. From 1 to 4 it is 1 - e^-q(|x|) with q = -ln erfc; past 4 it rounds to 1.
+// erfc(sqrt 2 * x) for x from 0 to 4, within 2.4e-7: 2^p, where p = log2 erfc(sqrt 2 * x) is smooth
+// and falls from 0 to -50.
 template <class D, class V = hn::Vec<D>>
-HWY_INLINE V erf(D d, V x) {
-  const V one = hn::Set(d, 1.0f);
-  const V magnitude = hn::Abs(x);
-  const V square = hn::Mul(x, x);
-  const V near_zero =
-      hn::MulAdd(x,
-                 polynomial(d, square, 0.128379107f, -0.37612626f, 0.112835854f, -0.0268538129f,
-                            0.00518832775f, -0.000801019371f, 7.85386146e-05f),
-                 x);
-  const V q =
-      polynomial(d, hn::Min(magnitude, hn::Set(d, 4.0f)), 0.000353719777f, 1.12704003f,
-                 0.638225675f, 0.103037365f, -0.0218053181f, 0.00293960702f, -0.000185573983f);
-  const V away = hn::Sub(one, exp_nonpositive(d, hn::Neg(q)));
-  return hn::IfThenElse(hn::Ge(magnitude, one), hn::CopySign(away, x), near_zero);
+HWY_INLINE V erfc_sqrt2(D d, V x) {
+  const hn::RebindToSigned<D> di;
+  const V p = hn::Mul(x, polynomial(d, x, -2.3022177f, -1.8366573f, -0.42133284f, 0.11780999f,
+                                    -0.01302335f, -0.0036926179f, 0.0011338774f));
+  const V n = hn::Round(p);
+  const V e = polynomial(d, hn::Sub(p, n), 1.0000001f, 0.69314694f, 0.2402212f, 0.05550713f,
+                         0.009675541f, 0.0013276472f);
+  const auto exponent = hn::ShiftLeft<23>(hn::ConvertTo(di, n));
+  return hn::BitCast(d, hn::Add(hn::BitCast(di, e), exponent));
 }
 
 }  // namespace volvelle::HWY_NAMESPACE

@@ -1,7 +1,7 @@
 // volvelle bench
 
 #include <algorithm>
-#include <charconv>
+#include <functional>
 #include <optional>
 
 #include "platforms/clock.h"
@@ -12,35 +12,39 @@
 #include "runtime/commands/compute.h"
 #include "runtime/commands/machine_limits.h"
 #include "runtime/commands/runtime_commands.h"
+#include "runtime/commands/sentences.h"
 
 namespace volvelle {
 namespace {
 
 using nlohmann::ordered_json;
 
+const std::vector<size_t> kDefaultBatches = {1}, kDefaultLengths = {128};
+
 struct BenchOptions {
   std::string model;
   size_t prompt = 512;
   size_t new_tokens = 128;
   std::vector<size_t> depths = {0};
+  std::vector<size_t> batches, lengths;  // of encoders; empty: the defaults
   size_t repeats = 5;
   bool json = false;
   ComputeOptions compute;
 };
 
-constexpr std::string_view kPrefill = "prefill", kDecode = "decode";
+constexpr std::string_view kPrefill = "prefill", kDecode = "decode", kEmbed = "embed";
 
 struct Measure {
   std::string_view kind;
-  size_t tokens;
-  size_t depth;
-  std::vector<double> tokens_per_s;  // ascending
-  double cost_per_token = 0;         // operations of prefill, bytes of decode
+  size_t tokens;                   // of an encoder: of each sentence
+  size_t beside;                   // tokens in the cache; of an encoder: sentences that go together
+  std::vector<double> per_s = {};  // tokens, or sentences; ascending once all are there
+  double cost = 0;                 // of one: operations; bytes of decode
   double fraction_of_limit = 0;
 
   double median() const {
-    const size_t n = tokens_per_s.size();
-    return (tokens_per_s[(n - 1) / 2] + tokens_per_s[n / 2]) / 2;
+    const size_t n = per_s.size();
+    return (per_s[(n - 1) / 2] + per_s[n / 2]) / 2;
   }
 };
 
@@ -72,10 +76,12 @@ struct Machine {
   std::optional<double> temperature_start, temperature_end, clock_start, clock_end;
 };
 
-Result<> bench(const BenchOptions& options) {
-  const double start = monotonic_seconds();
-  VOLVELLE_ASSIGN_OR_RETURN(const std::shared_ptr<const Model> model, open_decoder(options.model));
-  VOLVELLE_ASSIGN_OR_RETURN(ThreadPool pool, make_pool(options.compute));
+// Called when the model is ready to run.
+using Ready = std::function<void()>;
+
+Result<std::vector<Measure>> measure_decoder(const BenchOptions& options,
+                                             const std::shared_ptr<const Model>& model,
+                                             ThreadPool& pool, const Ready& ready) {
   const size_t deepest = *std::ranges::max_element(options.depths);
   SessionOptions session_options{.cache = options.compute.kv, .context = options.compute.context};
   const size_t needed = deepest + std::max(options.prompt, options.new_tokens);
@@ -87,13 +93,7 @@ Result<> bench(const BenchOptions& options) {
   }
   VOLVELLE_ASSIGN_OR_RETURN(const std::unique_ptr<Session> session,
                             Session::open(model, pool, session_options));
-  const double load_seconds = monotonic_seconds() - start;
-
-  const std::vector<int> cpus = usable_cpus();
-  Machine machine{.cpu = describe_cpu().model,
-                  .temperature_start = processor_temperature(),
-                  .clock_start = processor_clock(cpus)};
-
+  ready();
   const std::vector<int32_t> tokens = some_tokens(needed, model->vocabulary());
   const std::span<const int32_t> all(tokens);
   std::vector<Measure> results;
@@ -113,8 +113,8 @@ Result<> bench(const BenchOptions& options) {
     return {};
   };
   for (const size_t depth : options.depths) {
-    Measure prefill{kPrefill, options.prompt, depth, {}};
-    Measure decode{kDecode, options.new_tokens, depth, {}};
+    Measure prefill{kPrefill, options.prompt, depth};
+    Measure decode{kDecode, options.new_tokens, depth};
     double bytes = 0;
     for (size_t repeat = 0; repeat <= options.repeats;
          ++repeat) {  // the first warms up and is not counted
@@ -123,8 +123,7 @@ Result<> bench(const BenchOptions& options) {
         const double before = monotonic_seconds();
         VOLVELLE_RETURN_IF_ERROR(session->feed(all.subspan(depth, options.prompt)));
         const double seconds = monotonic_seconds() - before;
-        if (repeat > 0)
-          prefill.tokens_per_s.push_back(static_cast<double>(options.prompt) / seconds);
+        if (repeat > 0) prefill.per_s.push_back(static_cast<double>(options.prompt) / seconds);
         progress.advance(options.prompt);
       }
       if (options.new_tokens > 0) {
@@ -137,23 +136,116 @@ Result<> bench(const BenchOptions& options) {
           VOLVELLE_RETURN_IF_ERROR(session->feed(all.subspan(depth + i, 1)));
         }
         const double seconds = monotonic_seconds() - before;
-        if (repeat > 0)
-          decode.tokens_per_s.push_back(static_cast<double>(options.new_tokens) / seconds);
+        if (repeat > 0) decode.per_s.push_back(static_cast<double>(options.new_tokens) / seconds);
         progress.advance(options.new_tokens);
       }
       if (interrupted()) return fail("interrupted");
     }
     if (options.prompt > 0) {
-      std::ranges::sort(prefill.tokens_per_s);
-      prefill.cost_per_token = operations_per_token(*model);
+      std::ranges::sort(prefill.per_s);
+      prefill.cost = operations_per_token(*model);
       results.push_back(std::move(prefill));
     }
     if (options.new_tokens > 0) {
-      std::ranges::sort(decode.tokens_per_s);
-      decode.cost_per_token = bytes / static_cast<double>(options.new_tokens);
+      std::ranges::sort(decode.per_s);
+      decode.cost = bytes / static_cast<double>(options.new_tokens);
       results.push_back(std::move(decode));
     }
   }
+  return results;
+}
+
+// Batches go through as `volvelle embed` lets them through.
+Result<std::vector<Measure>> measure_encoder(const BenchOptions& options,
+                                             const std::shared_ptr<const Model>& model,
+                                             ThreadPool& pool, const Ready& ready) {
+  // Of one batch, so that a short one is no shorter than what clocks and schedulers disturb.
+  constexpr double kLeastSeconds = 0.2;
+  const std::vector<size_t> batches = options.batches.empty() ? kDefaultBatches : options.batches;
+  const std::vector<size_t> lengths = options.lengths.empty() ? kDefaultLengths : options.lengths;
+  const size_t longest = std::ranges::max(lengths), limit = encoder_limit(*model);
+  if (longest > limit) {
+    return fail("{}: has {} positions, so that no sentence has a --length of {}", options.model,
+                limit, longest);
+  }
+  const Task task = embedding_task(*model);
+  VOLVELLE_ASSIGN_OR_RETURN(const std::unique_ptr<Encoder> encoder,
+                            Encoder::open(model, pool, &task, std::max(kEncoderChunk, longest)));
+  ready();
+
+  std::vector<Measure> results;
+  Progress progress("measuring", batches.size() * lengths.size() * (options.repeats + 1));
+  const auto stop = [](size_t, size_t, std::span<const float>) -> Result<> {
+    if (interrupted()) return fail("interrupted");
+    return {};
+  };
+  for (const size_t batch : batches) {
+    for (const size_t length : lengths) {
+      std::vector<Sentence> sentences(batch);
+      const size_t vocabulary = model->encoder()->embedding->rows;
+      const std::vector<int32_t> tokens = some_tokens(batch * length, vocabulary);
+      for (size_t i = 0; i < batch; ++i) {
+        sentences[i].tokens.assign(tokens.begin() + i * length, tokens.begin() + (i + 1) * length);
+      }
+      Measure measure{kEmbed, length, batch};
+      // The first warms up and is not counted.
+      for (size_t repeat = 0; repeat <= options.repeats; ++repeat) {
+        const double before = monotonic_seconds();
+        double seconds = 0, done = 0;
+        while (seconds < kLeastSeconds) {
+          VOLVELLE_RETURN_IF_ERROR(encoder->run(sentences, stop));
+          seconds = monotonic_seconds() - before;
+          done += static_cast<double>(batch);
+        }
+        if (repeat > 0) measure.per_s.push_back(done / seconds);
+        progress.advance(1);
+      }
+      std::ranges::sort(measure.per_s);
+      measure.cost = static_cast<double>(length) * operations_per_token(*model);
+      results.push_back(std::move(measure));
+    }
+  }
+  return results;
+}
+
+ordered_json to_json(const Measure& result) {
+  const ordered_json speed = {
+      {"median", result.median()}, {"min", result.per_s.front()}, {"max", result.per_s.back()}};
+  ordered_json json = {{"kind", result.kind}};
+  if (result.kind == kEmbed) {
+    json["batch"] = result.beside;
+    json["length"] = result.tokens;
+    json["sentences_per_s"] = speed;
+  } else {
+    json["tokens"] = result.tokens;
+    json["depth"] = result.beside;
+    json["tokens_per_s"] = speed;
+  }
+  json["fraction_of_limit"] = result.fraction_of_limit;
+  return json;
+}
+
+Result<> bench(const BenchOptions& options) {
+  const double start = monotonic_seconds();
+  VOLVELLE_ASSIGN_OR_RETURN(const std::shared_ptr<const Model> model, open_model(options.model));
+  const bool encodes = model->encoder() != nullptr;
+  if (encodes && model->generates()) {
+    return fail("{}: is an encoder-decoder, and bench measures encoders and decoders alone",
+                options.model);
+  }
+  if (!encodes && !(options.batches.empty() && options.lengths.empty())) {
+    return fail("{}: is a decoder; --batch and --length are for encoders", options.model);
+  }
+  VOLVELLE_ASSIGN_OR_RETURN(ThreadPool pool, make_pool(options.compute));
+  const std::vector<int> cpus = usable_cpus();
+  Machine machine{.cpu = describe_cpu().model};
+  double load_seconds = 0;
+  const auto measure = encodes ? measure_encoder : measure_decoder;
+  VOLVELLE_ASSIGN_OR_RETURN(std::vector<Measure> results, measure(options, model, pool, [&] {
+                              load_seconds = monotonic_seconds() - start;
+                              machine.temperature_start = processor_temperature();
+                              machine.clock_start = processor_clock(cpus);
+                            }));
   machine.temperature_end = processor_temperature();
   machine.clock_end = processor_clock(cpus);
   const auto memory = memory_use();
@@ -163,21 +255,19 @@ Result<> bench(const BenchOptions& options) {
   machine.read = measure_read_bandwidth(pool);
   machine.int8 = measure_int8_peak(pool);
   for (Measure& result : results) {
-    const double limit = result.kind == kPrefill ? machine.int8 : machine.read;
-    if (limit > 0) result.fraction_of_limit = result.median() * result.cost_per_token / limit;
+    const double limit = result.kind == kDecode ? machine.read : machine.int8;
+    if (limit > 0) result.fraction_of_limit = result.median() * result.cost / limit;
   }
 
   if (options.json) {
-    ordered_json json = {{"model", options.model},
-                         {"threads", pool.threads()},
-                         {"kv", name_of(options.compute.kv)},
-                         {"machine",
-                          {{"cpu", machine.cpu},
-                           {"read_gb_per_s", machine.read / 1e9},
-                           {"int8_gops", machine.int8 / 1e9}}},
-                         {"peak_rss_bytes", peak},
-                         {"load_seconds", load_seconds},
-                         {"results", ordered_json::array()}};
+    ordered_json json = {{"model", options.model}, {"threads", pool.threads()}};
+    if (!encodes) json["kv"] = name_of(options.compute.kv);
+    json["machine"] = {{"cpu", machine.cpu},
+                       {"read_gb_per_s", machine.read / 1e9},
+                       {"int8_gops", machine.int8 / 1e9}};
+    json["peak_rss_bytes"] = peak;
+    json["load_seconds"] = load_seconds;
+    json["results"] = ordered_json::array();
     const auto told = [&](const char* name, const std::optional<double>& value, double unit) {
       if (value.has_value()) json["machine"][name] = *value / unit;
     };
@@ -185,21 +275,13 @@ Result<> bench(const BenchOptions& options) {
     told("temperature_end_c", machine.temperature_end, 1);
     told("clock_start_ghz", machine.clock_start, 1e9);
     told("clock_end_ghz", machine.clock_end, 1e9);
-    for (const Measure& result : results) {
-      json["results"].push_back({{"kind", result.kind},
-                                 {"tokens", result.tokens},
-                                 {"depth", result.depth},
-                                 {"tokens_per_s",
-                                  {{"median", result.median()},
-                                   {"min", result.tokens_per_s.front()},
-                                   {"max", result.tokens_per_s.back()}}},
-                                 {"fraction_of_limit", result.fraction_of_limit}});
-    }
+    for (const Measure& result : results) json["results"].push_back(to_json(result));
     print("{}\n", to_text(json));
     return {};
   }
-  print("{}, {} threads, cache {}\n", printable(model->name()), pool.threads(),
-        name_of(options.compute.kv));
+  print("{}, {} threads", printable(model->name()), pool.threads());
+  if (!encodes) print(", cache {}", name_of(options.compute.kv));
+  print("\n");
   print("{}: reads {:.1f} GB/s, {:.0f} int8 GOPS\n", printable(machine.cpu), machine.read / 1e9,
         machine.int8 / 1e9);
   const auto change = [](const char* what, const std::optional<double>& from,
@@ -210,12 +292,12 @@ Result<> bench(const BenchOptions& options) {
   change("temperature", machine.temperature_start, machine.temperature_end, 1, "°C");
   change("clock", machine.clock_start, machine.clock_end, 1e9, "GHz");
   print("loaded in {:.2f} s, peak memory {}\n\n", load_seconds, format_bytes(peak));
-  print("{:<8} {:>7} {:>7}   {:>9} {:>9} {:>9}   {}\n", "", "tokens", "depth", "median", "min",
-        "max", "of limit");
+  print("{:<8} {:>7} {:>7}   {:>9} {:>9} {:>9}   {}\n", "", encodes ? "length" : "tokens",
+        encodes ? "batch" : "depth", "median", "min", "max", "of limit");
   for (const Measure& result : results) {
     print("{:<8} {:>7} {:>7}   {:>9.1f} {:>9.1f} {:>9.1f}   {:>5.0f} %\n", result.kind,
-          result.tokens, result.depth, result.median(), result.tokens_per_s.front(),
-          result.tokens_per_s.back(), 100 * result.fraction_of_limit);
+          result.tokens, result.beside, result.median(), result.per_s.front(), result.per_s.back(),
+          100 * result.fraction_of_limit);
   }
   return {};
 }
@@ -224,19 +306,21 @@ Result<> bench(const BenchOptions& options) {
 
 void add_bench_command(Program& program) {
   const auto options = std::make_shared<BenchOptions>();
-  CLI::App& command =
-      program.add_command({"bench", "Measures speed, and compares it with what the machine can do",
-                           "Examples:\n"
-                           "  volvelle bench model.vvl\n"
-                           "  volvelle bench model.vvl -t 1 -p 0 -n 64 -d 0,1024,4096\n"
-                           "  volvelle bench model.vvl -r 9 --json > bench.json\n\n"
-                           "Tokens a second: the median, least and most of the repeats. The limit "
-                           "of decoding is memory: bytes of packed\n"
-                           "weights and cache that a token reads, against the read bandwidth "
-                           "measured with the same threads. The limit of\n"
-                           "prefill is arithmetic: operations of the linears in blocks, against "
-                           "the int8 peak measured with the same threads."},
-                          [options] { return bench(*options); });
+  CLI::App& command = program.add_command(
+      {"bench", "Measures speed, and compares it with what the machine can do",
+       "Examples:\n"
+       "  volvelle bench model.vvl\n"
+       "  volvelle bench model.vvl -t 1 -p 0 -n 64 -d 0,1024,4096\n"
+       "  volvelle bench model.vvl -r 9 --json > bench.json\n"
+       "  volvelle bench encoder.vvl --batch 1,32 --length 32,128\n\n"
+       "Tokens a second, or sentences of an encoder: the median, least and most of the "
+       "repeats. The limit of decoding is\n"
+       "memory: bytes of packed weights and cache that a token reads, against "
+       "the read bandwidth measured with the\n"
+       "same threads. The limit of prefill and of encoders is arithmetic: "
+       "operations of the linears in blocks, against\n"
+       "the int8 peak measured with the same threads."},
+      [options] { return bench(*options); });
   BenchOptions& o = *options;
   constexpr size_t kMost = size_t{1} << 31;
   add_model_option(command, o.model);
@@ -254,6 +338,15 @@ void add_bench_command(Program& program) {
       ->delimiter(',')
       ->check(between(size_t{0}, kMost))
       ->type_name("DEPTH,…");
+  command
+      .add_option("--batch", o.batches, "Sentences that go through an encoder together (default 1)")
+      ->delimiter(',')
+      ->check(between(size_t{1}, size_t{1} << 16))
+      ->type_name("B,…");
+  command.add_option("--length", o.lengths, "Tokens of each of them (default 128)")
+      ->delimiter(',')
+      ->check(between(size_t{1}, size_t{1} << 20))
+      ->type_name("L,…");
   command.add_option("-r,--repeats", o.repeats, "Times to measure (default 5)")
       ->check(between(size_t{1}, size_t{1000}))
       ->type_name("N");

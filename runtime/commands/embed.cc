@@ -20,8 +20,6 @@ struct EmbedOptions {
   ComputeOptions compute;
 };
 
-constexpr size_t kBatchTokens = 1024;  // that go through together, if no text is longer
-
 struct Vectors {
   std::vector<std::vector<float>> rows;  // of each text: a vector, or one for each token
   size_t width = 0;
@@ -34,7 +32,7 @@ Result<Vectors> compute(const std::shared_ptr<const Model>& model, ThreadPool& p
   bare.normalize = false;
   VOLVELLE_ASSIGN_OR_RETURN(
       const std::unique_ptr<Encoder> encoder,
-      Encoder::open(model, pool, &bare, std::max(kBatchTokens, sentences.longest())));
+      Encoder::open(model, pool, &bare, std::max(kEncoderChunk, sentences.longest())));
   Vectors vectors{std::vector<std::vector<float>>(sentences.texts.size()), encoder->width()};
   std::vector<double> weights(sentences.texts.size());
   Progress progress("embedding", sentences.all.size());
@@ -93,8 +91,7 @@ void print_lines(const Vectors& vectors, const Sentences& sentences) {
 
 Result<> embed(const EmbedOptions& options) {
   VOLVELLE_ASSIGN_OR_RETURN(const std::shared_ptr<const Model> model, open_encoder(options.model));
-  const Task* stated = model->encoder()->task(TaskKind::kEmbed);
-  Task task = stated != nullptr ? *stated : Task{.pooling = Pooling::kMean};
+  Task task = embedding_task(*model);
   static const std::map<std::string, Pooling> kPoolings = {{"none", Pooling::kNone},
                                                            {"mean", Pooling::kMean},
                                                            {"cls", Pooling::kFirst},

@@ -8,12 +8,6 @@
 namespace volvelle {
 namespace {
 
-// Tokens that a sentence may have.
-size_t limit_of(const Model& model) {
-  const Stack& stack = *model.encoder();
-  return std::min(stack.context, stack.position_limit);
-}
-
 std::vector<std::string> lines_of(const std::string& text) {
   std::vector<std::string> lines;
   for (size_t begin = 0; begin < text.size();) {
@@ -78,6 +72,16 @@ Result<void> add_text(const Tokenizer& tokenizer, const SentenceOptions& options
 
 }  // namespace
 
+size_t encoder_limit(const Model& model) {
+  const Stack& stack = *model.encoder();
+  return std::min(stack.context, stack.position_limit);
+}
+
+Task embedding_task(const Model& model) {
+  const Task* stated = model.encoder()->task(TaskKind::kEmbed);
+  return stated != nullptr ? *stated : Task{.pooling = Pooling::kMean};
+}
+
 size_t Sentences::longest() const {
   size_t most = 1;
   for (const Sentence& sentence : all) most = std::max(most, sentence.tokens.size());
@@ -117,7 +121,7 @@ Result<const Tokenizer*> tokenizer_of(const Model& model) {
 
 Result<Sentences> read_sentences(const Model& model, const SentenceOptions& options) {
   Sentences sentences;
-  const size_t limit = limit_of(model);
+  const size_t limit = encoder_limit(model);
   if (!options.text.has_value() && options.lines.empty()) {
     VOLVELLE_ASSIGN_OR_RETURN(std::vector<int32_t> tokens, parse_tokens(options.tokens));
     if (tokens.size() > limit && options.overflow == "truncate") {

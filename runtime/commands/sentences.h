@@ -36,6 +36,15 @@ Result<Sentences> read_sentences(const Model& model, const SentenceOptions& opti
 // The tokenizer, or a sentence that the model has none.
 Result<const Tokenizer*> tokenizer_of(const Model& model);
 
+// Tokens that a sentence may have.
+size_t encoder_limit(const Model& model);
+
+// What makes vectors: the model's own task, or else the mean of a sentence's rows.
+Task embedding_task(const Model& model);
+
+// Tokens that go through an encoder together, unless a sentence is longer.
+inline constexpr size_t kEncoderChunk = 256;
+
 // The model at `path`, which must have an encoder and a task of this kind.
 Result<std::shared_ptr<const Model>> open_encoder(const std::string& path);
 

@@ -133,13 +133,34 @@ TEST_CASE("classify gives labels the reference's logits") {
   }
 }
 
+TEST_CASE("bench of an encoder tells sentences a second for each batch and length") {
+  const TemporaryFolder folder;
+  const json told = run_program({"bench", convert(folder, "bert"), "--batch", "1,3", "--length",
+                                 "4,9", "-r", "1", "-t", "1", "--json"})
+                        .json();
+  CHECK(!told.contains("kv"));
+  REQUIRE(told["results"].size() == 4);
+  for (size_t i = 0; i < 4; ++i) {
+    const json& result = told["results"][i];
+    CHECK(result["kind"] == "embed");
+    CHECK(result["batch"] == (i < 2 ? 1 : 3));
+    CHECK(result["length"] == (i % 2 == 0 ? 4 : 9));
+    CHECK(result["sentences_per_s"]["min"] > 0);
+    CHECK(result["sentences_per_s"]["min"] <= result["sentences_per_s"]["median"]);
+    CHECK(result["sentences_per_s"]["median"] <= result["sentences_per_s"]["max"]);
+    CHECK(result["fraction_of_limit"] > 0);
+  }
+}
+
 TEST_CASE("a model of another kind than the command's is refused, and the right command named") {
   const TemporaryFolder folder;
   const std::string encoder = convert(folder, "bert"), pair = convert(folder, "t5"),
                     decoder = convert(folder, "llama_grouped_heads");
   const std::vector<std::pair<std::vector<std::string>, const char*>> wrongs = {
       {{"run", encoder, "--tokens", "1"}, "volvelle embed"},
-      {{"bench", encoder}, "volvelle embed"},
+      {{"bench", pair}, "encoder-decoder"},
+      {{"bench", decoder, "--length", "8"}, "for encoders"},
+      {{"bench", encoder, "--length", "100000"}, "--length of 100000"},
       {{"logits", encoder, "--tokens", "1", "-o", "-"}, "volvelle embed"},
       {{"run", pair, "--tokens", "1"}, "volvelle translate"},
       {{"logits", pair, "--tokens", "1", "-o", "-"}, "--decoder-tokens"},

@@ -148,6 +148,17 @@ TEST_CASE("a GELU is within 1e-6 of the double formula where it bends") {
   });
 }
 
+TEST_CASE("an activation of what is not a number is no number") {
+  for (const Activation activation :
+       {Activation::kSilu, Activation::kGeluErf, Activation::kGeluTanh, Activation::kTanh}) {
+    for_each_target([&] {
+      float x = std::numeric_limits<float>::quiet_NaN();
+      activate(activation, &x, 1, 1, 1, &x, 1);
+      CHECK(std::isnan(x));
+    });
+  }
+}
+
 TEST_CASE("a soft cap equals its twin, and holds for any logit") {
   std::vector<float> x = {0.0f,
                           -0.0f,
