@@ -223,6 +223,10 @@ struct Task {
   bool normalize = false;
   std::vector<std::string> labels;
   bool multi_label = false;
+  std::vector<file::Pooling> further_poolings;
+  uint32_t max_tokens = 0;                                        // 0: as many as positions
+  std::vector<std::pair<std::string, std::string>> prompts = {};  // names and texts
+  int default_prompt = -1;
 };
 
 struct Stack {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
+#include <format>
 #include <memory>
 #include <utility>
 
@@ -17,16 +18,19 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 constexpr uint64_t kMostDenseOutputs = 1 << 20;
+constexpr uint32_t kMostTokens = 1 << 30;
 
-// By the names of today and by those of the flags "pooling_mode_…" before.
+// By the names of today and by those of the flags "pooling_mode_…" before, in the order in which
+// the vectors of several follow each other.
 struct Mode {
   std::string_view name, flag;
   file::Pooling pooling;
 };
-constexpr std::array<Mode, 5> kModes = {{
+constexpr std::array<Mode, 6> kModes = {{
     {"cls", "cls_token", file::Pooling::first},
     {"max", "max_tokens", file::Pooling::max},
     {"mean", "mean_tokens", file::Pooling::mean},
+    {"mean_sqrt_len_tokens", "mean_sqrt_len_tokens", file::Pooling::root_mean},
     {"weightedmean", "weightedmean_tokens", file::Pooling::weighted_mean},
     {"lasttoken", "lasttoken", file::Pooling::last},
 }};
@@ -37,7 +41,7 @@ class ModuleReader {
       : model_(model), task_(task), width_(width) {}
 
   Result<void> read(const fs::path& folder, std::string_view kind) {
-    if (kind == "Transformer") return {};
+    if (kind == "Transformer") return read_transformer(folder);
     if (task_.normalize) {
       return fail("{}: a module {} after Normalize is not implemented", folder.string(), kind);
     }
@@ -56,7 +60,49 @@ class ModuleReader {
     return kind == "Pooling" ? read_pooling(config) : read_dense(folder, config);
   }
 
+  // {"default_prompt_name": "query", "prompts": {"query": "query: ", "passage": "passage: "}}
+  Result<void> read_prompts(const fs::path& folder) {
+    const std::string path = (folder / "config_sentence_transformers.json").string();
+    VOLVELLE_ASSIGN_OR_RETURN(const json settings, read_json_if_present(path));
+    if (!settings.is_object()) return {};
+    const json prompts = settings.value("prompts", json());
+    const json usual = settings.value("default_prompt_name", json());
+    if (!prompts.is_null() && !prompts.is_object()) return fail("{}: prompts is no map", path);
+    for (const auto& [name, text] : prompts.items()) {
+      if (!text.is_string()) return fail("{}: prompts.{} is no text", path, name);
+      if (usual == name) task_.default_prompt = static_cast<int>(task_.prompts.size());
+      task_.prompts.emplace_back(name, text.get<std::string>());
+    }
+    if (!usual.is_null() && task_.default_prompt < 0) {
+      return fail("{}: default_prompt_name {} is not one of prompts", path, usual.dump());
+    }
+    return {};
+  }
+
  private:
+  // The length at which texts are cut. Names of files: those that the package looks for.
+  Result<void> read_transformer(const fs::path& folder) {
+    for (const char* kind :
+         {"bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet"}) {
+      const std::string path = (folder / std::format("sentence_{}_config.json", kind)).string();
+      VOLVELLE_ASSIGN_OR_RETURN(const json settings, read_json_if_present(path));
+      if (settings.is_null()) continue;
+      if (!settings.is_object()) return fail("{}: is no map of settings", path);
+      const json longest = settings.value("max_seq_length", json());
+      if (!longest.is_null()) {
+        if (!longest.is_number_integer() || longest < 1 || longest > kMostTokens) {
+          return fail("{}: max_seq_length {} is no number of tokens", path, longest.dump());
+        }
+        task_.max_tokens = longest.get<uint32_t>();
+      }
+      if (settings.value("do_lower_case", json(false)) != false) {
+        return fail("{}: do_lower_case is not implemented beside a tokenizer's own", path);
+      }
+      return {};
+    }
+    return {};
+  }
+
   Result<void> read_pooling(Config& config) {
     std::vector<file::Pooling> poolings;
     const std::string name = config.text("pooling_mode", "");
@@ -64,7 +110,6 @@ class ModuleReader {
       const std::string flag = "pooling_mode_" + std::string(mode.flag);
       if (config.flag(flag, false) || name == mode.name) poolings.push_back(mode.pooling);
     }
-    config.expect("pooling_mode_mean_sqrt_len_tokens", false);
     config.expect("include_prompt", true);
     for (const char* known : {"word_embedding_dimension", "embedding_dimension"}) {
       config.value(known);
@@ -73,11 +118,10 @@ class ModuleReader {
       config.refuse("pooling_mode", "is \"{}\", which is not implemented", name);
     }
     VOLVELLE_RETURN_IF_ERROR(config.finish("Pooling"));
-    if (poolings.size() != 1) {
-      return fail("{}: it asks for {} ways of pooling at once; one is implemented", config.file(),
-                  poolings.size());
-    }
+    if (poolings.empty()) return fail("{}: names no way of pooling", config.file());
     task_.pooling = poolings.front();
+    task_.further_poolings.assign(poolings.begin() + 1, poolings.end());
+    width_ *= poolings.size();
     return {};
   }
 
@@ -148,6 +192,7 @@ Result<void> read_sentence_modules(const std::string& folder, recipe::Model& mod
   std::erase_if(encoder->tasks, embeds);
   recipe::Task task{.kind = file::TaskKind::embed, .pooling = file::Pooling::mean};
   ModuleReader reader(model, task, encoder->width);
+  VOLVELLE_RETURN_IF_ERROR(reader.read_prompts(folder));
   for (const json& module : modules) {
     const json type = module.is_object() ? module.value("type", json()) : json();
     const json place = module.is_object() ? module.value("path", json()) : json();

@@ -1,5 +1,6 @@
 // What makes one vector of an encoder's outputs in a folder of sentence-transformers: modules.json
-// names pooling, dense layers and normalisation, which become the recipe's embed task.
+// names pooling, dense layers and normalisation, and files beside it the length at which texts are
+// cut and prompts. They become the recipe's embed task.
 
 #ifndef VOLVELLE_CONVERTER_SENTENCE_MODULES_H_
 #define VOLVELLE_CONVERTER_SENTENCE_MODULES_H_

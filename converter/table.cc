@@ -205,8 +205,15 @@ Offset<file::Task> add(FlatBufferBuilder& builder, const recipe::Task& task) {
   }
   const auto layer_list = builder.CreateVector(layers);
   const auto labels = builder.CreateVectorOfStrings(task.labels);
+  const auto further = builder.CreateVector(task.further_poolings);
+  std::vector<Offset<file::Prompt>> prompts;
+  for (const auto& [name, text] : task.prompts) {
+    prompts.push_back(file::CreatePromptDirect(builder, name.c_str(), text.c_str()));
+  }
+  const auto prompt_list = builder.CreateVector(prompts);
   return file::CreateTask(builder, task.kind, task.pooling, layer_list, task.normalize, labels,
-                          task.multi_label);
+                          task.multi_label, further, task.max_tokens, prompt_list,
+                          task.default_prompt);
 }
 
 Offset<file::Block> add(FlatBufferBuilder& builder, const recipe::Block& block) {

@@ -36,10 +36,12 @@ void pool_rows(Pooling pooling, const float* x, size_t rows, size_t width, float
       }
       return;
     case Pooling::kMean:
+    case Pooling::kRootMean:
     case Pooling::kWeightedMean: {
       const bool weighted = pooling == Pooling::kWeightedMean;
       double total = 0;
       for (size_t row = 0; row < rows; ++row) total += weighted ? static_cast<double>(row + 1) : 1;
+      if (pooling == Pooling::kRootMean) total = std::sqrt(total);
       for (size_t i = 0; i < width; ++i) {
         double sum = 0;
         for (size_t row = 0; row < rows; ++row) {
@@ -88,6 +90,7 @@ Result<void> Encoder::State::reserve() {
   const Stack& stack = this->stack();
   size_t widest = stack.width, inputs = stack.width;
   if (task != nullptr) {
+    widest = std::max(widest, task->pooled(stack.width));
     for (const Layer& layer : task->layers) {
       widest = std::max(widest, layer.linear.outputs());
       inputs = std::max(inputs, layer.linear.weight->padded_columns());
@@ -168,9 +171,14 @@ Result<std::span<const float>> Encoder::State::run_task(float* x, size_t tokens)
   float* from = x;
   size_t count = tokens, columns = width;
   if (task->pooling != Pooling::kNone) {
+    columns = task->pooled(width);
     for (size_t s = 0; s < sequences.size(); ++s) {
-      pool_rows(task->pooling, x + sequences[s].first * width, sequences[s].tokens, width,
-                rows[0] + s * width);
+      const float* const states = x + sequences[s].first * width;
+      float* pooled = rows[0] + s * columns;
+      pool_rows(task->pooling, states, sequences[s].tokens, width, pooled);
+      for (const Pooling further : task->further_poolings) {
+        pool_rows(further, states, sequences[s].tokens, width, pooled += width);
+      }
     }
     from = rows[0];
     count = sequences.size();

@@ -14,6 +14,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -254,7 +255,7 @@ struct Block {
   std::optional<Convolution> convolution;
 };
 
-enum class Pooling : uint8_t { kNone, kFirst, kMean, kMax, kLast, kWeightedMean };
+enum class Pooling : uint8_t { kNone, kFirst, kMean, kMax, kLast, kWeightedMean, kRootMean };
 enum class TaskKind : uint8_t { kEmbed, kFill, kClassify, kTag };
 
 // y = norm(activation(linear(x)))
@@ -272,10 +273,17 @@ struct Task {
   bool normalize = false;
   bool multi_label = false;
   std::vector<std::string> labels;
+  std::vector<Pooling> further_poolings;  // behind `pooling`'s elements
+  size_t max_tokens = 0;                  // of a text; 0: as many as there are positions
+  std::vector<std::pair<std::string, std::string>> prompts;  // names and texts
+  std::optional<size_t> default_prompt;                      // of those
+
+  // Elements of what pooling makes of rows `width` wide.
+  size_t pooled(size_t width) const { return width * (1 + further_poolings.size()); }
 
   // Elements of each output row, of a stack `width` wide.
   size_t outputs(size_t width) const {
-    return layers.empty() ? width : layers.back().linear.outputs();
+    return layers.empty() ? pooled(width) : layers.back().linear.outputs();
   }
 };
 

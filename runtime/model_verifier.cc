@@ -9,6 +9,7 @@
 #include "runtime/finite.h"
 #include "runtime/rotary_tables.h"
 #include "runtime/tokenizer/stored.h"
+#include "runtime/tokenizer/utf8.h"
 
 namespace volvelle {
 namespace {
@@ -25,6 +26,9 @@ constexpr uint64_t kMaxBiasFloats = 1 << 24;  // of biases that buckets are expa
 constexpr size_t kMaxTensors = 1 << 16;
 constexpr size_t kMaxTasks = 16;
 constexpr size_t kMaxTaskLayers = 16;
+constexpr size_t kMaxPoolings = 16;
+constexpr size_t kMaxPrompts = 1 << 8;
+constexpr size_t kMaxPromptBytes = 1 << 18;  // of all prompts of a task
 constexpr size_t kMaxBadWords = 1 << 12;
 constexpr size_t kMaxTextBytes = 1 << 10;
 
@@ -825,6 +829,29 @@ Result<void> ModelVerifier::add_embedding(const file::Stack& stored, Stack& stac
   return {};
 }
 
+Result<void> ModelVerifier::add_prompts(const file::Task& stored, Task& task,
+                                        const std::string& where) {
+  task.max_tokens = stored.max_tokens();
+  const size_t prompts = stored.prompts() != nullptr ? stored.prompts()->size() : 0;
+  if (prompts > kMaxPrompts) {
+    return refuse("{}: {} prompts are more than the {} possible", where, prompts, kMaxPrompts);
+  }
+  size_t bytes = 0;
+  for (size_t i = 0; i < prompts; ++i) {
+    const file::Prompt& prompt = *stored.prompts()->Get(static_cast<uint32_t>(i));
+    bytes += size_t{prompt.name()->size()} + prompt.text()->size();
+    if (bytes > kMaxPromptBytes) return refuse("{}, prompt {}: it is too long", where, i);
+    task.prompts.emplace_back(prompt.name()->string_view(), prompt.text()->string_view());
+    if (!is_utf8(task.prompts.back().first) || !is_utf8(task.prompts.back().second)) {
+      return refuse("{}, prompt {}: is not UTF-8", where, i);
+    }
+  }
+  if (stored.default_prompt() < 0) return {};
+  task.default_prompt = static_cast<size_t>(stored.default_prompt());
+  if (*task.default_prompt < prompts) return {};
+  return refuse("{}: default_prompt {} is not below {}", where, *task.default_prompt, prompts);
+}
+
 Result<Task> ModelVerifier::task(const file::Task& stored, size_t width, const std::string& where) {
   Task task{.normalize = stored.normalize(), .multi_label = stored.multi_label()};
   if (stored.kind() > file::TaskKind::MAX || stored.pooling() > file::Pooling::MAX) {
@@ -833,6 +860,22 @@ Result<Task> ModelVerifier::task(const file::Task& stored, size_t width, const s
   }
   task.kind = static_cast<TaskKind>(stored.kind());
   task.pooling = static_cast<Pooling>(stored.pooling());
+  const auto* further = stored.further_poolings();
+  const size_t more = further != nullptr ? further->size() : 0;
+  if (more > kMaxPoolings || (more > 0 && task.pooling == Pooling::kNone)) {
+    return refuse("{}, further_poolings: there are {} after pooling {}", where, more,
+                  static_cast<int>(stored.pooling()));
+  }
+  for (size_t i = 0; i < more; ++i) {
+    const auto pooling = static_cast<file::Pooling>(further->Get(static_cast<uint32_t>(i)));
+    if (pooling > file::Pooling::MAX || pooling == file::Pooling::none) {
+      return refuse("{}, further_poolings: {} is unknown to this version", where,
+                    static_cast<int>(pooling));
+    }
+    task.further_poolings.push_back(static_cast<Pooling>(pooling));
+  }
+  width = task.pooled(width);
+  VOLVELLE_RETURN_IF_ERROR(add_prompts(stored, task, where));
   if (stored.layers() != nullptr) {
     if (stored.layers()->size() > kMaxTaskLayers) {
       return refuse("{}: {} layers are more than the {} possible", where, stored.layers()->size(),

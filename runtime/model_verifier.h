@@ -59,6 +59,7 @@ class ModelVerifier {
                                   const std::string& where);
   Result<CrossAttention> cross_attention(const file::CrossAttention& attention, size_t width,
                                          const std::string& where);
+  Result<void> add_prompts(const file::Task& stored, Task& task, const std::string& where);
   Result<Task> task(const file::Task& task, size_t width, const std::string& where);
   Result<void> add_embedding(const file::Stack& stored, Stack& stack);
   Result<void> add_head(const file::Stack& stored, Stack& stack);

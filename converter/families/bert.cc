@@ -118,24 +118,19 @@ Result<recipe::Model> describe_bert(Checkpoint& checkpoint) {
   decoder.encodes = true;
   decoder.names.head_projection = decoder.names.head_norm = nullptr;
   const uint64_t width = decoder.width;
-  const LayerShape pooler = {
-      .linear = "bert.pooler.dense", .outputs = width, .activation = file::Activation::tanh};
-  decoder.tasks.push_back(embed_task());
-  if (has_architecture(config, "ForMaskedLM") || has_architecture(config, "ForPreTraining")) {
-    decoder.tasks.push_back({.kind = file::TaskKind::fill,
-                             .layers = {{.linear = kNames.head_projection,
-                                         .outputs = width,
-                                         .activation = decoder.activation,
-                                         .norm = kNames.head_norm},
-                                        {.bias_name = kNames.head_bias}}});
-    leave(checkpoint, {"cls.predictions.decoder.weight", "cls.predictions.decoder.bias"});
-  } else if (has_architecture(config, "ForSequenceClassification")) {
-    decoder.tasks.push_back(
-        label_task(config, file::TaskKind::classify, file::Pooling::first, {pooler}, "classifier"));
-  } else if (has_architecture(config, "ForTokenClassification")) {
-    decoder.tasks.push_back(
-        label_task(config, file::TaskKind::tag, file::Pooling::none, {}, "classifier"));
-  }
+  add_encoder_tasks(
+      checkpoint,
+      {.fill = {{.linear = kNames.head_projection,
+                 .outputs = width,
+                 .activation = decoder.activation,
+                 .norm = kNames.head_norm},
+                {.bias_name = kNames.head_bias}},
+       .fill_copies = {"cls.predictions.decoder.weight", "cls.predictions.decoder.bias"},
+       .pre_training_fills = true,
+       .classify = {{.linear = "bert.pooler.dense",
+                     .outputs = width,
+                     .activation = file::Activation::tanh}}},
+      decoder);
   leave(checkpoint, {"bert.pooler.dense.weight", "bert.pooler.dense.bias",
                      "cls.seq_relationship.weight", "cls.seq_relationship.bias"});
   return build(checkpoint, decoder);
@@ -160,25 +155,18 @@ Result<recipe::Model> describe_electra(Checkpoint& checkpoint) {
     decoder.embedding_projection_bias = Bias::kRequired;
     decoder.projects_last = true;
   }
-  decoder.tasks.push_back(embed_task());
-  if (has_architecture(config, "ForMaskedLM")) {
-    decoder.tasks.push_back({.kind = file::TaskKind::fill,
-                             .layers = {{.linear = "generator_predictions.dense",
-                                         .outputs = decoder.embedding_width,
-                                         .activation = file::Activation::gelu_erf,
-                                         .norm = "generator_predictions.LayerNorm"},
-                                        {.bias_name = "generator_lm_head.bias"}}});
-    leave(checkpoint, {"generator_lm_head.weight"});
-  } else if (has_architecture(config, "ForSequenceClassification")) {
-    decoder.tasks.push_back(label_task(config, file::TaskKind::classify, file::Pooling::first,
-                                       {{.linear = "classifier.dense",
-                                         .outputs = width,
-                                         .activation = file::Activation::gelu_erf}},
-                                       "classifier.out_proj"));
-  } else if (has_architecture(config, "ForTokenClassification")) {
-    decoder.tasks.push_back(
-        label_task(config, file::TaskKind::tag, file::Pooling::none, {}, "classifier"));
-  }
+  add_encoder_tasks(checkpoint,
+                    {.fill = {{.linear = "generator_predictions.dense",
+                               .outputs = decoder.embedding_width,
+                               .activation = file::Activation::gelu_erf,
+                               .norm = "generator_predictions.LayerNorm"},
+                              {.bias_name = "generator_lm_head.bias"}},
+                     .fill_copies = {"generator_lm_head.weight"},
+                     .classify = {{.linear = "classifier.dense",
+                                   .outputs = width,
+                                   .activation = file::Activation::gelu_erf}},
+                     .classifier = "classifier.out_proj"},
+                    decoder);
   leave(checkpoint,
         {"discriminator_predictions.dense.weight", "discriminator_predictions.dense.bias",
          "discriminator_predictions.dense_prediction.weight",
@@ -205,24 +193,18 @@ Result<recipe::Model> describe_roberta(Checkpoint& checkpoint) {
   decoder.learned_offset = static_cast<uint64_t>(pad) + 1;
   decoder.context -= decoder.learned_offset;
   const uint64_t width = decoder.width;
-  decoder.tasks.push_back(embed_task());
-  if (has_architecture(config, "ForMaskedLM")) {
-    decoder.tasks.push_back({.kind = file::TaskKind::fill,
-                             .layers = {{.linear = "lm_head.dense",
-                                         .outputs = width,
-                                         .activation = file::Activation::gelu_erf,
-                                         .norm = "lm_head.layer_norm"},
-                                        {.bias_name = "lm_head.bias"}}});
-    leave(checkpoint, {"lm_head.decoder.weight", "lm_head.decoder.bias"});
-  } else if (has_architecture(config, "ForSequenceClassification")) {
-    decoder.tasks.push_back(label_task(
-        config, file::TaskKind::classify, file::Pooling::first,
-        {{.linear = "classifier.dense", .outputs = width, .activation = file::Activation::tanh}},
-        "classifier.out_proj"));
-  } else if (has_architecture(config, "ForTokenClassification")) {
-    decoder.tasks.push_back(
-        label_task(config, file::TaskKind::tag, file::Pooling::none, {}, "classifier"));
-  }
+  add_encoder_tasks(checkpoint,
+                    {.fill = {{.linear = "lm_head.dense",
+                               .outputs = width,
+                               .activation = file::Activation::gelu_erf,
+                               .norm = "lm_head.layer_norm"},
+                              {.bias_name = "lm_head.bias"}},
+                     .fill_copies = {"lm_head.decoder.weight", "lm_head.decoder.bias"},
+                     .classify = {{.linear = "classifier.dense",
+                                   .outputs = width,
+                                   .activation = file::Activation::tanh}},
+                     .classifier = "classifier.out_proj"},
+                    decoder);
   leave(checkpoint, {"roberta.pooler.dense.weight", "roberta.pooler.dense.bias"});
   return build(checkpoint, decoder);
 }

@@ -129,33 +129,29 @@ void read_relative_positions(Checkpoint& checkpoint, const Terms& terms, Decoder
 
 void read_tasks(Checkpoint& checkpoint, Decoder& decoder) {
   Config& config = checkpoint.config;
-  decoder.tasks.push_back(embed_task());
   Decoder pooler;
   read_activation(config, "pooler_hidden_act", "gelu", pooler);
   config.value("pooler_hidden_size");
+  bool legacy = false;
   if (has_architecture(config, "ForMaskedLM")) {
     config.value("legacy");  // the tensors' names decide
-    const bool legacy = checkpoint.optional("lm_predictions.lm_head.dense.weight") == nullptr &&
-                        checkpoint.optional("lm_predictions.lm_head.bias") == nullptr;
-    decoder.tasks.push_back(
-        {.kind = file::TaskKind::fill,
-         .layers = {
-             {.linear = legacy ? "cls.predictions.transform.dense" : "lm_predictions.lm_head.dense",
-              .outputs = decoder.width,
-              .activation = decoder.activation,
-              .norm = legacy ? "cls.predictions.transform.LayerNorm"
-                             : "lm_predictions.lm_head.LayerNorm"},
-             {.bias_name = legacy ? "cls.predictions.bias" : "lm_predictions.lm_head.bias"}}});
-    leave(checkpoint, {"cls.predictions.decoder.weight", "cls.predictions.decoder.bias"});
-  } else if (has_architecture(config, "ForSequenceClassification")) {
-    decoder.tasks.push_back(label_task(
-        config, file::TaskKind::classify, file::Pooling::first,
-        {{.linear = "pooler.dense", .outputs = decoder.width, .activation = pooler.activation}},
-        "classifier"));
-  } else if (has_architecture(config, "ForTokenClassification")) {
-    decoder.tasks.push_back(
-        label_task(config, file::TaskKind::tag, file::Pooling::none, {}, "classifier"));
+    legacy = checkpoint.optional("lm_predictions.lm_head.dense.weight") == nullptr &&
+             checkpoint.optional("lm_predictions.lm_head.bias") == nullptr;
   }
+  add_encoder_tasks(
+      checkpoint,
+      {.fill = {{.linear =
+                     legacy ? "cls.predictions.transform.dense" : "lm_predictions.lm_head.dense",
+                 .outputs = decoder.width,
+                 .activation = decoder.activation,
+                 .norm = legacy ? "cls.predictions.transform.LayerNorm"
+                                : "lm_predictions.lm_head.LayerNorm"},
+                {.bias_name = legacy ? "cls.predictions.bias" : "lm_predictions.lm_head.bias"}},
+       .fill_copies = {"cls.predictions.decoder.weight", "cls.predictions.decoder.bias"},
+       .classify = {{.linear = "pooler.dense",
+                     .outputs = decoder.width,
+                     .activation = pooler.activation}}},
+      decoder);
 }
 
 }  // namespace

@@ -50,24 +50,17 @@ Result<recipe::Model> describe_distilbert(Checkpoint& checkpoint) {
   require_biases(decoder);
   decoder.plain_feed_forward = true;
   const uint64_t width = decoder.width;
-  decoder.tasks.push_back(embed_task());
-  if (has_architecture(config, "ForMaskedLM")) {
-    decoder.tasks.push_back({.kind = file::TaskKind::fill,
-                             .layers = {{.linear = "vocab_transform",
-                                         .outputs = width,
-                                         .activation = decoder.activation,
-                                         .norm = "vocab_layer_norm"},
-                                        {.bias_name = "vocab_projector.bias"}}});
-    checkpoint.optional("vocab_projector.weight");
-  } else if (has_architecture(config, "ForSequenceClassification")) {
-    decoder.tasks.push_back(label_task(
-        config, file::TaskKind::classify, file::Pooling::first,
-        {{.linear = "pre_classifier", .outputs = width, .activation = file::Activation::relu}},
-        "classifier"));
-  } else if (has_architecture(config, "ForTokenClassification")) {
-    decoder.tasks.push_back(
-        label_task(config, file::TaskKind::tag, file::Pooling::none, {}, "classifier"));
-  }
+  add_encoder_tasks(checkpoint,
+                    {.fill = {{.linear = "vocab_transform",
+                               .outputs = width,
+                               .activation = decoder.activation,
+                               .norm = "vocab_layer_norm"},
+                              {.bias_name = "vocab_projector.bias"}},
+                     .fill_copies = {"vocab_projector.weight"},
+                     .classify = {{.linear = "pre_classifier",
+                                   .outputs = width,
+                                   .activation = file::Activation::relu}}},
+                    decoder);
   return build(checkpoint, decoder);
 }
 

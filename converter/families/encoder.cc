@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <format>
+#include <utility>
 
 namespace volvelle {
 namespace {
@@ -10,6 +11,16 @@ constexpr size_t kMostLabels = 1 << 16;
 
 // Of GGUF's pooling_type.
 constexpr double kGgufNone = 0, kGgufMean = 1, kGgufFirst = 2, kGgufLast = 3;
+
+// A task whose last layer, after `layers`, gives a logit for each label.
+TaskShape label_task(Config& config, file::TaskKind kind, file::Pooling pooling,
+                     std::vector<LayerShape> layers, const char* classifier) {
+  TaskShape task{.kind = kind, .pooling = pooling, .layers = std::move(layers)};
+  task.labels = read_labels(config);
+  task.multi_label = config.text("problem_type", "") == "multi_label_classification";
+  task.layers.push_back({.linear = classifier, .outputs = task.labels.size()});
+  return task;
+}
 
 }  // namespace
 
@@ -32,8 +43,12 @@ std::vector<std::string> read_labels(Config& config) {
   return labels;
 }
 
-void leave(Checkpoint& checkpoint, std::initializer_list<const char*> tensors) {
+void leave(Checkpoint& checkpoint, std::span<const char* const> tensors) {
   for (const char* tensor : tensors) checkpoint.optional(tensor);
+}
+
+void leave(Checkpoint& checkpoint, std::initializer_list<const char*> tensors) {
+  leave(checkpoint, std::span(tensors.begin(), tensors.size()));
 }
 
 void read_gguf_encoder(Checkpoint& checkpoint, Decoder& decoder) {
@@ -69,13 +84,21 @@ TaskShape embed_task(file::Pooling pooling) {
   return {.kind = file::TaskKind::embed, .pooling = pooling, .layers = {}};
 }
 
-TaskShape label_task(Config& config, file::TaskKind kind, file::Pooling pooling,
-                     std::vector<LayerShape> layers, const char* classifier) {
-  TaskShape task{.kind = kind, .pooling = pooling, .layers = std::move(layers)};
-  task.labels = read_labels(config);
-  task.multi_label = config.text("problem_type", "") == "multi_label_classification";
-  task.layers.push_back({.linear = classifier, .outputs = task.labels.size()});
-  return task;
+void add_encoder_tasks(Checkpoint& checkpoint, EncoderHeads heads, Decoder& decoder) {
+  Config& config = checkpoint.config;
+  decoder.tasks.push_back(embed_task());
+  if (!heads.fill.empty() &&
+      (has_architecture(config, "ForMaskedLM") ||
+       (heads.pre_training_fills && has_architecture(config, "ForPreTraining")))) {
+    decoder.tasks.push_back({.kind = file::TaskKind::fill, .layers = std::move(heads.fill)});
+    leave(checkpoint, heads.fill_copies);
+  } else if (has_architecture(config, "ForSequenceClassification")) {
+    decoder.tasks.push_back(label_task(config, file::TaskKind::classify, heads.pooling,
+                                       std::move(heads.classify), heads.classifier));
+  } else if (has_architecture(config, "ForTokenClassification")) {
+    decoder.tasks.push_back(label_task(config, file::TaskKind::tag, file::Pooling::none,
+                                       std::move(heads.tag), "classifier"));
+  }
 }
 
 }  // namespace volvelle

@@ -4,6 +4,7 @@
 #define VOLVELLE_CONVERTER_FAMILIES_ENCODER_H_
 
 #include <initializer_list>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,6 +20,7 @@ bool has_architecture(Config& config, std::string_view ending);
 std::vector<std::string> read_labels(Config& config);
 
 // What checkpoints may hold beside the parts of their own task.
+void leave(Checkpoint& checkpoint, std::span<const char* const> tensors);
 void leave(Checkpoint& checkpoint, std::initializer_list<const char*> tensors);
 
 // The names that GGUF has for BERT's blocks, and the task of vectors with the pooling that the
@@ -28,10 +30,19 @@ void read_gguf_encoder(Checkpoint& checkpoint, Decoder& decoder);
 // A task of vectors, the mean of all tokens unless told otherwise.
 TaskShape embed_task(file::Pooling pooling = file::Pooling::mean);
 
-// A task whose last layer gives a logit for each label: `kind` is classify or tag. The layers
-// before it are `layers`.
-TaskShape label_task(Config& config, file::TaskKind kind, file::Pooling pooling,
-                     std::vector<LayerShape> layers, const char* classifier);
+// The heads that a family's checkpoints may have, one at a time.
+struct EncoderHeads {
+  std::vector<LayerShape> fill;  // the last one's rows are the embedding's unless it has a name
+  std::vector<const char*> fill_copies;  // what checkpoints may hold beside it: tied parts again
+  bool pre_training_fills = false;       // "ForPreTraining" has that head as well
+  std::vector<LayerShape> classify;      // before the layer of labels
+  const char* classifier = "classifier";
+  file::Pooling pooling = file::Pooling::first;  // of what classifies
+  std::vector<LayerShape> tag;                   // before the layer of labels, "classifier"
+};
+
+// The task of vectors, and that of the head that `architectures` says the checkpoint has.
+void add_encoder_tasks(Checkpoint& checkpoint, EncoderHeads heads, Decoder& decoder);
 
 }  // namespace volvelle
 

@@ -51,6 +51,7 @@ Result<recipe::Model> describe_smollm3(Checkpoint& checkpoint);
 Result<recipe::Model> describe_stablelm(Checkpoint& checkpoint);
 Result<recipe::Model> describe_starcoder2(Checkpoint& checkpoint);
 Result<recipe::Model> describe_t5(Checkpoint& checkpoint);
+Result<recipe::Model> describe_t5_encoder(Checkpoint& checkpoint);
 Result<recipe::Model> describe_transformer(Checkpoint& checkpoint);
 Result<recipe::Model> describe_umt5(Checkpoint& checkpoint);
 Result<recipe::Model> describe_xglm(Checkpoint& checkpoint);
@@ -106,6 +107,7 @@ std::span<const Family> families() {
       {"stablelm", "stablelm", "stablelm", describe_stablelm},
       {"starcoder2", "starcoder2", "starcoder2", describe_starcoder2},
       {"t5", "t5", "t5", describe_t5},
+      {"t5encoder", "", "t5encoder", describe_t5_encoder},
       {"transformer", "transformer", "", describe_transformer},
       {"umt5", "umt5", "", describe_umt5},
       {"xglm", "xglm", "", describe_xglm},

@@ -52,20 +52,13 @@ void read_tasks(Checkpoint& checkpoint, Decoder& decoder) {
                            .activation = classifier.activation,
                            .norm = "head.norm"};
   const bool decoder_bias = config.flag("decoder_bias", true);
-  decoder.tasks.push_back(embed_task());
-  if (has_architecture(config, "ForMaskedLM")) {
-    decoder.tasks.push_back(
-        {.kind = file::TaskKind::fill,
-         .layers = {head, {.bias_name = decoder_bias ? "decoder.bias" : nullptr}}});
-    leave(checkpoint, {"decoder.weight"});
-  } else if (has_architecture(config, "ForSequenceClassification")) {
-    decoder.tasks.push_back(label_task(
-        config, file::TaskKind::classify,
-        pooling == "cls" ? file::Pooling::first : file::Pooling::mean, {head}, "classifier"));
-  } else if (has_architecture(config, "ForTokenClassification")) {
-    decoder.tasks.push_back(
-        label_task(config, file::TaskKind::tag, file::Pooling::none, {head}, "classifier"));
-  }
+  add_encoder_tasks(checkpoint,
+                    {.fill = {head, {.bias_name = decoder_bias ? "decoder.bias" : nullptr}},
+                     .fill_copies = {"decoder.weight"},
+                     .classify = {head},
+                     .pooling = pooling == "cls" ? file::Pooling::first : file::Pooling::mean,
+                     .tag = {head}},
+                    decoder);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 // norms'. Nussbaum et al. 2024, arXiv:2402.01613.
 
 #include <cmath>
+#include <string>
 
 #include "converter/families/decoder.h"
 #include "converter/families/encoder.h"
@@ -23,6 +24,16 @@ constexpr DecoderNames kNames = {
     .up = "mlp.fc11",
     .down = "mlp.fc2",
 };
+
+// transformers' own prefix.
+constexpr DecoderNames later_names() {
+  DecoderNames names = kNames;
+  names.embedding = "nomic_bert.embeddings.word_embeddings";
+  names.token_types = "nomic_bert.embeddings.token_type_embeddings";
+  names.embedding_norm = "nomic_bert.emb_ln";
+  names.block = "nomic_bert.encoder.layers";
+  return names;
+}
 
 constexpr double kBase = 1000;
 
@@ -70,6 +81,32 @@ void read_first_spelling(Config& config, Decoder& decoder) {
   }
 }
 
+// Heads as transformers has them; in the first code's their biases depend on a setting, and what is
+// stored decides.
+void read_heads(Checkpoint& checkpoint, bool first, bool later, Decoder& decoder) {
+  const char* bias = "cls.predictions.bias";
+  if (first && checkpoint.optional(bias) == nullptr) {
+    bias = "cls.predictions.decoder.bias";
+    if (checkpoint.optional(bias) == nullptr) bias = nullptr;
+  }
+  const char* const pooler = later ? "nomic_bert.pooler.dense" : "bert.pooler.dense";
+  add_encoder_tasks(
+      checkpoint,
+      {.fill = {{.linear = "cls.predictions.transform.dense",
+                 .outputs = decoder.width,
+                 .bias = first ? Bias::kIfPresent : Bias::kRequired,
+                 .activation = decoder.activation,
+                 .norm = "cls.predictions.transform.layer_norm"},
+                {.bias_name = bias}},
+       .fill_copies = {"cls.predictions.decoder.weight", "cls.predictions.decoder.bias"},
+       .pre_training_fills = true,
+       .classify = {{.linear = pooler,
+                     .outputs = decoder.width,
+                     .activation = file::Activation::tanh}}},
+      decoder);
+  for (const char* end : {".weight", ".bias"}) checkpoint.optional(std::string(pooler) + end);
+}
+
 }  // namespace
 
 Result<recipe::Model> describe_nomic_bert(Checkpoint& checkpoint) {
@@ -92,11 +129,15 @@ Result<recipe::Model> describe_nomic_bert(Checkpoint& checkpoint) {
                                  .base_key = first ? "rotary_emb_base" : "rope_theta"};
   decoder.rotary = hugging_face_rotary(config, "full_attention", decoder.head_dim, dialect);
   hugging_face_rotary(config, "sliding_attention", decoder.head_dim, dialect);  // no layer slides
-  decoder.names = kNames;
+  bool later = false;
+  for (const char* part : {"embeddings.word_embeddings.weight", "emb_ln.weight"}) {
+    later |= checkpoint.optional(std::string("nomic_bert.") + part) != nullptr;
+  }
+  decoder.names = later ? later_names() : kNames;
   decoder.encodes = true;
   decoder.residual = file::Residual::post_norm;
   decoder.norm_bias = Bias::kRequired;
-  decoder.tasks.push_back(embed_task());
+  read_heads(checkpoint, first, later, decoder);
   return build(checkpoint, decoder);
 }
 

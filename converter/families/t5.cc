@@ -149,14 +149,52 @@ Result<recipe::Model> describe_gguf_stacks(Checkpoint& checkpoint) {
   return build_pair(checkpoint, encoder, decoder);
 }
 
+Result<recipe::Model> describe_gguf_encoder(Checkpoint& checkpoint) {
+  checkpoint.config.value("attention.layer_norm_epsilon");
+  VOLVELLE_ASSIGN_OR_RETURN(Decoder encoder, read_gguf_stack(checkpoint, true));
+  encoder.names.head = nullptr;
+  encoder.tasks.push_back(embed_task());
+  return build(checkpoint, encoder);
+}
+
 struct Dialect {
   bool table_in_every_layer = false;
   bool scales_logits = true;  // where the embedding is the head
 };
 
+// What no stack's shape depends on, or what is read with the settings of generation.
+void read_elsewhere(Checkpoint& checkpoint) {
+  Config& config = checkpoint.config;
+  config.flag("is_decoder", true);
+  for (const char* elsewhere :
+       {"num_layers", "num_decoder_layers", "dropout_rate", "initializer_factor", "dense_act_fn",
+        "is_gated_act", "output_past", "decoder_start_token_id", "tokenizer_class",
+        "scalable_attention"}) {
+    config.value(elsewhere);
+  }
+  for (const char* same : {"decoder.embed_tokens.weight", "encoder.embed_tokens.weight"}) {
+    checkpoint.optional(same);  // as the shared one
+  }
+}
+
+Result<Decoder> read_encoder(Checkpoint& checkpoint, const Dialect& dialect) {
+  VOLVELLE_ASSIGN_OR_RETURN(
+      Decoder encoder, read_stack(checkpoint, "num_layers", encoder_names(),
+                                  "layer.1.DenseReluDense.wi", true, dialect.table_in_every_layer));
+  encoder.encodes = true;
+  encoder.tasks.push_back(embed_task());
+  return encoder;
+}
+
 Result<recipe::Model> describe_stacks(Checkpoint& checkpoint, const Dialect& dialect) {
   Config& config = checkpoint.config;
   if (checkpoint.gguf()) return describe_gguf_stacks(checkpoint);
+  read_elsewhere(checkpoint);
+  if (has_architecture(config, "EncoderModel")) {
+    for (const char* unused : {"tie_word_embeddings", "is_encoder_decoder"}) config.value(unused);
+    VOLVELLE_ASSIGN_OR_RETURN(const Decoder encoder, read_encoder(checkpoint, dialect));
+    return build(checkpoint, encoder);
+  }
   const char* const layers = config.has("num_decoder_layers") ? "num_decoder_layers" : "num_layers";
   VOLVELLE_ASSIGN_OR_RETURN(
       Decoder decoder, read_stack(checkpoint, layers, kNames, "layer.2.DenseReluDense.wi", false,
@@ -165,25 +203,12 @@ Result<recipe::Model> describe_stacks(Checkpoint& checkpoint, const Dialect& dia
   if (config.flag("tie_word_embeddings", dialect.scales_logits) && dialect.scales_logits) {
     decoder.logit_scale = 1 / std::sqrt(static_cast<double>(decoder.width));
   }
-  config.flag("is_decoder", true);
-  for (const char* elsewhere :
-       {"num_layers", "dropout_rate", "initializer_factor", "dense_act_fn", "is_gated_act",
-        "output_past", "decoder_start_token_id", "tokenizer_class", "scalable_attention"}) {
-    config.value(elsewhere);
-  }
-  for (const char* same : {"decoder.embed_tokens.weight", "encoder.embed_tokens.weight"}) {
-    checkpoint.optional(same);  // as the shared one
-  }
   if (!config.flag("is_encoder_decoder", true)) return build(checkpoint, decoder);
 
   decoder.cross_heads = decoder.query_heads;
   // Some files keep a table there that plays no part.
   checkpoint.optional("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight");
-  VOLVELLE_ASSIGN_OR_RETURN(
-      Decoder encoder, read_stack(checkpoint, "num_layers", encoder_names(),
-                                  "layer.1.DenseReluDense.wi", true, dialect.table_in_every_layer));
-  encoder.encodes = true;
-  encoder.tasks.push_back(embed_task());
+  VOLVELLE_ASSIGN_OR_RETURN(const Decoder encoder, read_encoder(checkpoint, dialect));
   return build_pair(checkpoint, encoder, decoder);
 }
 
@@ -191,6 +216,10 @@ Result<recipe::Model> describe_stacks(Checkpoint& checkpoint, const Dialect& dia
 
 Result<recipe::Model> describe_t5(Checkpoint& checkpoint) {
   return describe_stacks(checkpoint, {});
+}
+
+Result<recipe::Model> describe_t5_encoder(Checkpoint& checkpoint) {
+  return describe_gguf_encoder(checkpoint);
 }
 
 Result<recipe::Model> describe_mt5(Checkpoint& checkpoint) {

@@ -13,6 +13,7 @@
 #include "converter/sources/source_file.h"
 #include "converter/tokenizers/bert_steps.h"
 #include "converter/tokenizers/gguf_vocabulary.h"
+#include "converter/tokenizers/piece_orders.h"
 #include "converter/tokenizers/sentencepiece.h"
 #include "converter/tokenizers/spec_storage.h"
 #include "converter/tokenizers/tokenizer_json.h"
@@ -90,8 +91,23 @@ class Folder {
     std::ranges::transform(kind, kind.begin(), [](unsigned char c) { return std::tolower(c); });
     return kind.starts_with(name);
   }
+  // A setting of tokenizer_config.json that counts pieces which a family adds.
+  Result<int64_t> count(const char* key, int64_t usual) const {
+    if (!config_.is_object() || !config_.contains(key)) return usual;
+    const json& value = config_[key];
+    if (!value.is_number_integer() || value < 0 || value > kMaxExtraIds) {
+      return fail("{}: {} is no number from 0 to {}", file("tokenizer_config.json"), key,
+                  kMaxExtraIds);
+    }
+    return value.get<int64_t>();
+  }
   Result<TokenizerSpec> read_vocabulary_text();
+  Result<int32_t> piece_of(const char* key, const char* usual, const SentencePieceModel& pieces,
+                           const std::string& path) const;
   Result<TokenizerSpec> read_model();
+  Result<TokenizerSpec> read_deberta(SentencePieceModel pieces, const std::string& path);
+  Result<TokenizerSpec> read_pegasus(SentencePieceModel pieces, const std::string& path);
+  Result<TokenizerSpec> read_languages(SentencePieceModel pieces, const std::string& path);
   Result<TokenizerSpec> read_numbered();
   Result<TokenizerSpec> read_marian();
 
@@ -268,9 +284,12 @@ Result<TokenizerSpec> Folder::read_numbered() {
     }
   }
   const std::string path = file("vocab.json");
-  if (first_language == vocabulary.pieces.size()) {
-    return fail("{}: additional_special_tokens name no languages, whose ids are needed",
-                file("tokenizer_config.json"));
+  if (first_language == vocabulary.pieces.size()) {  // transformers does not save them always
+    const bool wmt21 = text_or(config_, "language_codes", "m2m100") == "wmt21";
+    for (const std::string& name :
+         language_names(wmt21 ? LanguageList::wmt21 : LanguageList::m2m100)) {
+      vocabulary.pieces.push_back(std::format("__{}__", name));
+    }
   }
   for (uint32_t id = 0; id < vocabulary.pieces.size(); ++id) {
     vocabulary.index.set(vocabulary.pieces[id], id);
@@ -300,8 +319,31 @@ Result<TokenizerSpec> Folder::read_numbered() {
   return spec;
 }
 
+// What cuts text: SentencePiece itself, or what transformers makes of its models, where words are
+// cut one by one, every piece may be met in text and scores are summed in double. There white space
+// is between words, or blanks are, of which several are one.
+enum class Manner { sentencepiece, words, blanks };
+
+void append_transformers_steps(bool character_map, Manner manner, TokenizerSpec& spec) {
+  if (character_map) spec.normalizers.push_back({.kind = NormalizerKind::grapheme_map});
+  if (manner == Manner::words) {
+    spec.pre_tokenizers.push_back(
+        {.pattern = std::string(kWhiteSpace), .behavior = SplitBehavior::removed});
+  } else {
+    spec.normalizers.push_back(
+        {.kind = NormalizerKind::replace, .pattern = " {2,}", .literal = false, .text = " "});
+  }
+  spec.pre_tokenizers.push_back({.kind = PreTokenizerKind::metaspace,
+                                 .text = std::string(kBlank),
+                                 .prepend = PrependScheme::always,
+                                 .split = true});
+  spec.decoders.push_back({.kind = DecoderKind::metaspace,
+                           .text = std::string(kBlank),
+                           .prepend = PrependScheme::always});
+}
+
 // A model with byte-pair encoding is what GGUF calls "llama".
-Result<TokenizerSpec> make_pairs(SentencePieceModel model) {
+Result<TokenizerSpec> make_pairs(SentencePieceModel model, Manner manner) {
   GgufVocabulary vocabulary{.model = "llama"};
   for (const SentencePieceModel::Piece& piece : model.pieces) {
     vocabulary.tokens.push_back(piece.text);
@@ -317,7 +359,11 @@ Result<TokenizerSpec> make_pairs(SentencePieceModel model) {
   spec.byte_fallback = model.byte_fallback;
   spec.normalizers.clear();
   spec.decoders.clear();
-  append_sentencepiece_steps(text_of(model), model.byte_fallback, spec);
+  if (manner == Manner::sentencepiece) {
+    append_sentencepiece_steps(text_of(model), model.byte_fallback, spec);
+  } else {
+    append_transformers_steps(!model.character_map.empty(), manner, spec);
+  }
   auto both = std::make_shared<std::pair<std::shared_ptr<const void>, std::string>>(
       spec.storage, std::move(model.character_map));
   spec.character_map = both->second;
@@ -325,25 +371,8 @@ Result<TokenizerSpec> make_pairs(SentencePieceModel model) {
   return spec;
 }
 
-// What cuts text: SentencePiece itself, or what transformers makes of its models, where words are
-// cut one by one, every piece may be met in text and scores are summed in double.
-enum class Manner { sentencepiece, transformers };
-
-void append_transformers_steps(bool character_map, TokenizerSpec& spec) {
-  if (character_map) spec.normalizers.push_back({.kind = NormalizerKind::grapheme_map});
-  spec.pre_tokenizers.push_back(
-      {.pattern = std::string(kWhiteSpace), .behavior = SplitBehavior::removed});
-  spec.pre_tokenizers.push_back({.kind = PreTokenizerKind::metaspace,
-                                 .text = std::string(kBlank),
-                                 .prepend = PrependScheme::always,
-                                 .split = true});
-  spec.decoders.push_back({.kind = DecoderKind::metaspace,
-                           .text = std::string(kBlank),
-                           .prepend = PrependScheme::always});
-}
-
 Result<TokenizerSpec> make_scored(SentencePieceModel model, Manner manner) {
-  if (model.model_type == 2) return make_pairs(std::move(model));
+  if (model.model_type == 2) return make_pairs(std::move(model), manner);
   if (model.model_type != 1) {
     return fail("a SentencePiece model of type {} is not supported by this version",
                 model.model_type);
@@ -359,11 +388,11 @@ Result<TokenizerSpec> make_scored(SentencePieceModel model, Manner manner) {
     }
   }
   VOLVELLE_RETURN_IF_ERROR(storage.set_pieces(pieces));
-  if (manner == Manner::transformers) {
+  if (manner != Manner::sentencepiece) {
     spec.model = TokenizerModel::unigram;
     for (const auto& piece : model.pieces) storage.scores.push_back(piece.score);
     VOLVELLE_RETURN_IF_ERROR(storage.set_trie(pieces));
-    append_transformers_steps(!model.character_map.empty(), spec);
+    append_transformers_steps(!model.character_map.empty(), manner, spec);
   } else {
     VOLVELLE_RETURN_IF_ERROR(set_sentencepiece_entries(model.pieces, storage, spec));
     append_sentencepiece_steps(text_of(model), model.byte_fallback, spec);
@@ -377,83 +406,124 @@ Result<TokenizerSpec> make_scored(SentencePieceModel model, Manner manner) {
   return spec;
 }
 
-int32_t find_piece(const SentencePieceModel& model, std::string_view text) {
-  const auto found = std::ranges::find(model.pieces, text, &SentencePieceModel::Piece::text);
-  return found == model.pieces.end() ? -1 : static_cast<int32_t>(found - model.pieces.begin());
+Result<int32_t> Folder::piece_of(const char* key, const char* usual,
+                                 const SentencePieceModel& pieces, const std::string& path) const {
+  const std::string text = text_or(config_, key, usual);
+  const int32_t id = find_piece(pieces, text);
+  if (id < 0) return fail("{}: has no piece \"{}\", the configuration's {}", path, text, key);
+  return id;
+}
+
+// Of masks: the blanks before one are its own.
+void let_last_take_blanks(TokenizerSpec& spec) {
+  AddedToken& last = spec.added.back();
+  last = AddedToken(last.id(), true, false, false, true, false);
+}
+
+Result<TokenizerSpec> Folder::read_deberta(SentencePieceModel pieces, const std::string& path) {
+  VOLVELLE_ASSIGN_OR_RETURN(const int32_t cls, piece_of("cls_token", "[CLS]", pieces, path));
+  VOLVELLE_ASSIGN_OR_RETURN(const int32_t sep, piece_of("sep_token", "[SEP]", pieces, path));
+  if (find_piece(pieces, "[MASK]") < 0) pieces.pieces.push_back({"[MASK]", 0, kControlPiece});
+  VOLVELLE_ASSIGN_OR_RETURN(TokenizerSpec spec, make_scored(std::move(pieces), Manner::words));
+  // Its own way to prepare text, without the map of characters.
+  std::erase_if(spec.pre_tokenizers,
+                [](const PreTokenizerStep& step) { return step.kind == PreTokenizerKind::split; });
+  spec.normalizers.clear();
+  if (flag(config_, "do_lower_case").value_or(false)) {
+    spec.normalizers.push_back({.kind = NormalizerKind::lowercase});
+  }
+  spec.normalizers.push_back({.kind = NormalizerKind::replace,
+                              .pattern = std::format(R"({}{{2,}}|[\n\r\t])", kWhiteSpace),
+                              .literal = false,
+                              .text = " "});
+  spec.normalizers.push_back({.kind = NormalizerKind::nfc});
+  spec.normalizers.push_back({.kind = NormalizerKind::strip, .right = true});
+  if (flag(config_, "split_by_punct").value_or(false)) {
+    spec.pre_tokenizers.insert(spec.pre_tokenizers.begin(), {.pattern = std::string(kPunctuation)});
+  }
+  set_bert_processing(cls, sep, false, spec);
+  return spec;
+}
+
+Result<TokenizerSpec> Folder::read_pegasus(SentencePieceModel pieces, const std::string& path) {
+  VOLVELLE_ASSIGN_OR_RETURN(const int64_t offset, count("offset", 103));
+  if (offset < 2 || (config_.is_object() && config_.contains("mask_token_sent") &&
+                     text_or(config_, "mask_token_sent", "") != "<mask_1>")) {
+    return fail("{}: offset {} and mask_token_sent number other pieces than Pegasus has",
+                file("tokenizer_config.json"), offset);
+  }
+  const auto ordered = order_as_pegasus(static_cast<int32_t>(offset), pieces);
+  if (!ordered.has_value()) return fail("{}: {}", path, ordered.error().message);
+  const int32_t eos = pieces.eos;
+  VOLVELLE_ASSIGN_OR_RETURN(TokenizerSpec spec, make_scored(std::move(pieces), Manner::blanks));
+  spec.suffix = {eos};
+  spec.pair = {{kFirstText, 0}, {kSecondText, 0}, {eos, 0}};
+  return spec;
+}
+
+// mBART has the language behind a text, mBART-50 and NLLB before it.
+Result<TokenizerSpec> Folder::read_languages(SentencePieceModel pieces, const std::string& path) {
+  const bool fifty = is("mbart50"), first = is("mbart") && !fifty;
+  const std::vector<std::string> names = language_names(first   ? LanguageList::mbart
+                                                        : fifty ? LanguageList::mbart50
+                                                                : LanguageList::nllb);
+  const auto ordered = order_as_fairseq(names, pieces);
+  if (!ordered.has_value()) return fail("{}: {}", path, ordered.error().message);
+  const auto end = static_cast<int32_t>(pieces.pieces.size()) - 1;  // of languages, where <mask> is
+  const int32_t begin = end - static_cast<int32_t>(names.size()), eos = pieces.eos;
+  const std::string source = text_or(config_, "src_lang", first || fifty ? "en_XX" : "eng_Latn");
+  const auto at = std::ranges::find(names, source);
+  if (at == names.end()) {
+    return fail("{}: src_lang \"{}\" is no language of this tokenizer",
+                file("tokenizer_config.json"), source);
+  }
+  VOLVELLE_ASSIGN_OR_RETURN(TokenizerSpec spec,
+                            make_scored(std::move(pieces), first ? Manner::words : Manner::blanks));
+  let_last_take_blanks(spec);
+  for (int32_t id = begin; id < end; ++id) spec.languages.push_back(id);
+  const int32_t language = begin + static_cast<int32_t>(at - names.begin());
+  const bool behind = first || flag(config_, "legacy_behaviour").value_or(false);
+  spec.prefix.clear();
+  if (!behind) spec.prefix = {language};
+  spec.suffix = behind ? std::vector{eos, language} : std::vector{eos};
+  spec.pair.clear();
+  for (const int32_t id : spec.prefix) spec.pair.emplace_back(id, 0);
+  spec.pair.emplace_back(kFirstText, 0);
+  spec.pair.emplace_back(kSecondText, 0);
+  for (const int32_t id : spec.suffix) spec.pair.emplace_back(id, 0);
+  return spec;
 }
 
 // What families of checkpoints add to their models, as transformers does.
 Result<TokenizerSpec> Folder::read_model() {
   const std::string path = model();
   VOLVELLE_ASSIGN_OR_RETURN(SentencePieceModel pieces, read_sentencepiece(path));
-  const auto piece_of = [&](const char* key, const char* usual) -> Result<int32_t> {
-    const std::string text = text_or(config_, key, usual);
-    const int32_t id = find_piece(pieces, text);
-    if (id < 0) return fail("{}: has no piece \"{}\", the configuration's {}", path, text, key);
-    return id;
-  };
   if (is("t5") || is("mt5") || is("umt5")) {
-    int64_t extra = 100;
-    if (config_.is_object() && config_.contains("extra_ids") &&
-        config_["extra_ids"].is_number_integer()) {
-      extra = std::clamp<int64_t>(config_["extra_ids"].get<int64_t>(), 0, kMaxExtraIds);
-    }
+    VOLVELLE_ASSIGN_OR_RETURN(const int64_t extra, count("extra_ids", 100));
     for (int64_t i = extra; i-- > 0;) {
       pieces.pieces.push_back({std::format("<extra_id_{}>", i), 0, kControlPiece});
     }
-    VOLVELLE_ASSIGN_OR_RETURN(const int32_t eos, piece_of("eos_token", "</s>"));
-    VOLVELLE_ASSIGN_OR_RETURN(TokenizerSpec spec,
-                              make_scored(std::move(pieces), Manner::transformers));
+    VOLVELLE_ASSIGN_OR_RETURN(const int32_t eos, piece_of("eos_token", "</s>", pieces, path));
+    VOLVELLE_ASSIGN_OR_RETURN(TokenizerSpec spec, make_scored(std::move(pieces), Manner::words));
     spec.suffix = {eos};
     spec.pair = {{kFirstText, 0}, {eos, 0}, {kSecondText, 0}, {eos, 0}};
     return spec;
   }
-  if (is("xlmroberta") || is("xlm-roberta")) {
-    // fairseq's order: <s> <pad> </s> <unk>, then the model's pieces but its first three, <mask>.
-    if (pieces.pieces.size() < 3) return fail("{}: has less than three pieces", path);
-    pieces.pieces.erase(pieces.pieces.begin(), pieces.pieces.begin() + 3);
-    pieces.pieces.insert(pieces.pieces.begin(), {{"<s>", 0, kControlPiece},
-                                                 {"<pad>", 0, kControlPiece},
-                                                 {"</s>", 0, kControlPiece},
-                                                 {"<unk>", 0, kUnknownPiece}});
-    pieces.pieces.push_back({"<mask>", 0, kControlPiece});
-    pieces.bos = 0, pieces.padding = 1, pieces.eos = 2, pieces.unknown = 3;
-    VOLVELLE_ASSIGN_OR_RETURN(TokenizerSpec spec,
-                              make_scored(std::move(pieces), Manner::transformers));
-    set_bert_processing(0, 2, true, spec);
-    const AddedToken mask = spec.added.back();
-    spec.added.back() = AddedToken(mask.id(), true, false, false, true, false);
+  if (is("xlmroberta") || is("xlm-roberta") || is("camembert")) {
+    const auto ordered =
+        is("camembert") ? order_as_camembert(pieces) : order_as_fairseq({}, pieces);
+    if (!ordered.has_value()) return fail("{}: {}", path, ordered.error().message);
+    const int32_t bos = pieces.bos, eos = pieces.eos;
+    VOLVELLE_ASSIGN_OR_RETURN(TokenizerSpec spec, make_scored(std::move(pieces), Manner::words));
+    if (bos < 0 || eos < 0) return fail("{}: has no pieces <s> and </s>", path);
+    set_bert_processing(bos, eos, true, spec);
+    let_last_take_blanks(spec);
     return spec;
   }
-  if (is("deberta")) {
-    VOLVELLE_ASSIGN_OR_RETURN(const int32_t cls, piece_of("cls_token", "[CLS]"));
-    VOLVELLE_ASSIGN_OR_RETURN(const int32_t sep, piece_of("sep_token", "[SEP]"));
-    if (find_piece(pieces, "[MASK]") < 0) pieces.pieces.push_back({"[MASK]", 0, kControlPiece});
-    VOLVELLE_ASSIGN_OR_RETURN(TokenizerSpec spec,
-                              make_scored(std::move(pieces), Manner::transformers));
-    // Its own way to prepare text, without the map of characters.
-    std::erase_if(spec.pre_tokenizers, [](const PreTokenizerStep& step) {
-      return step.kind == PreTokenizerKind::split;
-    });
-    spec.normalizers.clear();
-    if (flag(config_, "do_lower_case").value_or(false)) {
-      spec.normalizers.push_back({.kind = NormalizerKind::lowercase});
-    }
-    spec.normalizers.push_back({.kind = NormalizerKind::replace,
-                                .pattern = std::format(R"({}{{2,}}|[\n\r\t])", kWhiteSpace),
-                                .literal = false,
-                                .text = " "});
-    spec.normalizers.push_back({.kind = NormalizerKind::nfc});
-    spec.normalizers.push_back({.kind = NormalizerKind::strip, .right = true});
-    if (flag(config_, "split_by_punct").value_or(false)) {
-      spec.pre_tokenizers.insert(spec.pre_tokenizers.begin(),
-                                 {.pattern = std::string(kPunctuation)});
-    }
-    set_bert_processing(cls, sep, false, spec);
-    return spec;
-  }
-  for (const char* other :
-       {"mbart", "nllb", "pegasus", "albert", "camembert", "xlnet", "rembert"}) {
+  if (is("deberta")) return read_deberta(std::move(pieces), path);
+  if (is("pegasus")) return read_pegasus(std::move(pieces), path);
+  if (is("mbart") || is("nllb") || is("m2m")) return read_languages(std::move(pieces), path);
+  for (const char* other : {"albert", "xlnet", "rembert"}) {
     if (is(other)) {
       return fail(
           "{}: the pieces that \"{}\" adds to it are not known to this version; save the folder "

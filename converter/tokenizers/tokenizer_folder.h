@@ -1,7 +1,7 @@
 // Finds and reads the tokenizer of a Hugging Face folder, in whichever files it lies:
 // tokenizer.json; source.spm and target.spm with vocab.json (Marian) or a SentencePiece model with
-// vocab.json (M2M100); a SentencePiece model alone; vocab.txt (BERT). tokenizer_config.json says
-// the rest.
+// vocab.json (M2M100); a SentencePiece model alone, to which families add pieces (T5, XLM-RoBERTa,
+// CamemBERT, DeBERTa, Pegasus, mBART, NLLB); vocab.txt (BERT). tokenizer_config.json says the rest.
 
 #ifndef VOLVELLE_CONVERTER_TOKENIZERS_TOKENIZER_FOLDER_H_
 #define VOLVELLE_CONVERTER_TOKENIZERS_TOKENIZER_FOLDER_H_

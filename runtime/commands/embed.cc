@@ -1,6 +1,8 @@
 // volvelle embed
 
 #include <map>
+#include <optional>
+#include <string>
 
 #include "platforms/interrupt.h"
 #include "platforms/output_file.h"
@@ -16,6 +18,7 @@ struct EmbedOptions {
   std::string model, output;
   SentenceOptions input;
   std::string pooling;  // "": as the model says
+  std::optional<std::string> prompt;
   bool normalize = false;
   ComputeOptions compute;
 };
@@ -89,6 +92,21 @@ void print_lines(const Vectors& vectors, const Sentences& sentences) {
   }
 }
 
+// What stands before every text: the prompt that was asked for, or else the model's usual one.
+Result<std::string> prompt_of(const Task& task, const EmbedOptions& options) {
+  if (!options.prompt.has_value()) {
+    return task.default_prompt ? task.prompts[*task.default_prompt].second : "";
+  }
+  std::string names;
+  for (const auto& [name, text] : task.prompts) {
+    if (name == *options.prompt) return text;
+    names += (names.empty() ? "" : ", ") + name;
+  }
+  if (options.prompt->empty()) return "";
+  return fail("{}: has no prompt \"{}\"; its prompts are: {}", options.model, *options.prompt,
+              names.empty() ? "none" : names);
+}
+
 Result<> embed(const EmbedOptions& options) {
   VOLVELLE_ASSIGN_OR_RETURN(const std::shared_ptr<const Model> model, open_encoder(options.model));
   Task task = embedding_task(*model);
@@ -97,9 +115,19 @@ Result<> embed(const EmbedOptions& options) {
                                                            {"cls", Pooling::kFirst},
                                                            {"max", Pooling::kMax},
                                                            {"last", Pooling::kLast}};
-  if (!options.pooling.empty()) task.pooling = kPoolings.at(options.pooling);
+  if (!options.pooling.empty()) {
+    if (!task.further_poolings.empty() && !task.layers.empty()) {
+      return fail("{}: its layers read {} poolings at once, and --pool would leave one",
+                  options.model, 1 + task.further_poolings.size());
+    }
+    task.pooling = kPoolings.at(options.pooling);
+    task.further_poolings.clear();
+  }
   task.normalize |= options.normalize;
-  VOLVELLE_ASSIGN_OR_RETURN(const Sentences sentences, read_sentences(*model, options.input));
+  VOLVELLE_ASSIGN_OR_RETURN(std::string prompt, prompt_of(task, options));
+  VOLVELLE_ASSIGN_OR_RETURN(
+      const Sentences sentences,
+      read_sentences(*model, options.input, {task.max_tokens, std::move(prompt)}));
   VOLVELLE_ASSIGN_OR_RETURN(ThreadPool pool, make_pool(options.compute));
   VOLVELLE_ASSIGN_OR_RETURN(const Vectors vectors, compute(model, pool, task, sentences));
   if (!options.output.empty()) return write_npy(options.output, vectors);
@@ -132,6 +160,11 @@ void add_embed_command(Program& program) {
                   "(default: as the model says)")
       ->check(CLI::IsMember({"none", "mean", "cls", "max", "last"}).description(""))
       ->type_name("HOW");
+  command
+      .add_option("--prompt-name", o.prompt,
+                  "The model's prompt that stands before each text, by its name; \"\" is none "
+                  "(default: as the model says)")
+      ->type_name("NAME");
   command.add_flag("--normalize", o.normalize, "Scale vectors to a length of 1");
   command.add_option("-o,--output", o.output, "The .npy file to write instead of JSON lines")
       ->type_name("OUT.npy");

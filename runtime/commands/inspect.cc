@@ -244,11 +244,20 @@ ordered_json describe_block(const Model& model, const Block& block) {
 
 ordered_json describe_task(const Task& task, const Stack& stack) {
   const char* const kinds[] = {"embed", "fill", "classify", "tag"};
-  const char* const poolings[] = {"none", "cls", "mean", "max", "last", "weighted_mean"};
+  const char* const poolings[] = {"none", "cls",           "mean",     "max",
+                                  "last", "weighted_mean", "root_mean"};
+  std::string pooling = poolings[static_cast<size_t>(task.pooling)];
+  for (const Pooling further : task.further_poolings) {
+    pooling += std::format(" + {}", poolings[static_cast<size_t>(further)]);
+  }
+  ordered_json prompts = ordered_json::object();
+  for (const auto& [name, text] : task.prompts) prompts[name] = text;
   return {{"kind", kinds[static_cast<size_t>(task.kind)]},
-          {"pooling", poolings[static_cast<size_t>(task.pooling)]},
+          {"pooling", pooling},
           {"outputs", task.outputs(stack.width)},
           {"normalize", task.normalize},
+          {"max_tokens", task.max_tokens},
+          {"prompts", prompts},
           {"labels", task.labels}};
 }
 

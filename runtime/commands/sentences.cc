@@ -8,6 +8,20 @@
 namespace volvelle {
 namespace {
 
+// Tokens that a sentence may have, and whose they are.
+struct Limit {
+  size_t tokens;
+  const char* reason;
+};
+
+Limit limit_of(const Model& model, const TextShape& shape) {
+  const size_t positions = encoder_limit(model);
+  if (shape.max_tokens > 0 && shape.max_tokens < positions) {
+    return {shape.max_tokens, "that the checkpoint allows a text"};
+  }
+  return {positions, "that the model's positions hold"};
+}
+
 std::vector<std::string> lines_of(const std::string& text) {
   std::vector<std::string> lines;
   for (size_t begin = 0; begin < text.size();) {
@@ -46,25 +60,30 @@ Result<void> split(const Tokenizer& tokenizer, const std::string& text, size_t i
   return {};
 }
 
-Result<void> add_text(const Tokenizer& tokenizer, const SentenceOptions& options, size_t limit,
-                      std::string text, Sentences& sentences, size_t& cut) {
+std::unexpected<Error> refuse_length(size_t index, size_t count, Limit limit,
+                                     std::string_view ways) {
+  return fail("text {} has {} tokens, more than the {} {}; --overflow {} does with that", index + 1,
+              count, limit.tokens, limit.reason, ways);
+}
+
+Result<void> add_text(const Tokenizer& tokenizer, const SentenceOptions& options,
+                      const TextShape& shape, Limit limit, const std::string& text,
+                      Sentences& sentences, size_t& cut) {
   const size_t index = sentences.texts.size();
+  const std::string whole = shape.prompt + text;
   EncodeOptions how;
-  if (options.overflow == "truncate") how.limit = limit;
+  if (options.overflow == "truncate") how.limit = limit.tokens;
   VOLVELLE_ASSIGN_OR_RETURN(Encoding encoding,
-                            options.pair.empty() ? tokenizer.encode_text(text, how)
-                                                 : tokenizer.encode_pair(text, options.pair, how));
+                            options.pair.empty() ? tokenizer.encode_text(whole, how)
+                                                 : tokenizer.encode_pair(whole, options.pair, how));
   if (encoding.cut > 0) ++cut;
   const size_t count = encoding.ids.size();
   if (count == 0) return fail("text {} has no tokens", index + 1);
-  if (count > limit && options.overflow == "error") {
-    return fail(
-        "text {} has {} tokens, and the model's positions end at {}; --overflow truncate or "
-        "split does with that",
-        index + 1, count, limit);
+  if (count > limit.tokens && options.overflow == "error") {
+    return refuse_length(index, count, limit, "truncate or split");
   }
   sentences.texts.push_back(text);
-  if (count > limit) return split(tokenizer, text, index, limit, sentences);
+  if (count > limit.tokens) return split(tokenizer, whole, index, limit.tokens, sentences);
   sentences.all.push_back(sentence_of(std::move(encoding)));
   sentences.text_of.push_back(index);
   return {};
@@ -105,8 +124,8 @@ void add_sentence_options(CLI::App& command, SentenceOptions& options, bool many
   if (many) ways.push_back("split");
   command
       .add_option("--overflow", options.overflow,
-                  many ? "Longer texts than positions: truncate (default), error or split"
-                       : "Longer texts than positions: truncate (default) or error")
+                  many ? "Texts longer than the model takes: truncate (default), error or split"
+                       : "Texts longer than the model takes: truncate (default) or error")
       ->check(CLI::IsMember(ways).description(""))
       ->type_name("HOW");
 }
@@ -119,15 +138,16 @@ Result<const Tokenizer*> tokenizer_of(const Model& model) {
       model.path());
 }
 
-Result<Sentences> read_sentences(const Model& model, const SentenceOptions& options) {
+Result<Sentences> read_sentences(const Model& model, const SentenceOptions& options,
+                                 const TextShape& shape) {
   Sentences sentences;
-  const size_t limit = encoder_limit(model);
+  const Limit limit = limit_of(model, shape);
   if (!options.text.has_value() && options.lines.empty()) {
     VOLVELLE_ASSIGN_OR_RETURN(std::vector<int32_t> tokens, parse_tokens(options.tokens));
-    if (tokens.size() > limit && options.overflow == "truncate") {
-      print_notice("{} tokens are cut to the {} that the model's positions hold", tokens.size(),
-                   limit);
-      tokens.resize(limit);
+    if (tokens.size() > limit.tokens) {
+      if (options.overflow != "truncate") return refuse_length(0, tokens.size(), limit, "truncate");
+      print_notice("{} tokens are cut to the {} {}", tokens.size(), limit.tokens, limit.reason);
+      tokens.resize(limit.tokens);
     }
     sentences.all.push_back({std::move(tokens), {}});
     sentences.text_of.push_back(0);
@@ -144,12 +164,12 @@ Result<Sentences> read_sentences(const Model& model, const SentenceOptions& opti
     if (texts.empty()) return fail("{}: has no lines", options.lines);
   }
   size_t cut = 0;
-  for (std::string& text : texts) {
-    VOLVELLE_RETURN_IF_ERROR(add_text(*tokenizer, options, limit, std::move(text), sentences, cut));
+  for (const std::string& text : texts) {
+    VOLVELLE_RETURN_IF_ERROR(add_text(*tokenizer, options, shape, limit, text, sentences, cut));
   }
   if (cut > 0) {
-    print_notice("{} of {} texts {} cut to the {} tokens that the model's positions hold", cut,
-                 texts.size(), cut == 1 ? "is" : "are", limit);
+    print_notice("{} of {} texts {} cut to the {} tokens {}", cut, texts.size(),
+                 cut == 1 ? "is" : "are", limit.tokens, limit.reason);
   }
   return sentences;
 }

@@ -1,5 +1,5 @@
 // What goes into an encoder, as commands are given it: one text, a pair, lines of a file, or ids;
-// and what is done about texts that are longer than the model's positions.
+// and what is done about texts that are longer than the model takes.
 
 #ifndef VOLVELLE_RUNTIME_COMMANDS_SENTENCES_H_
 #define VOLVELLE_RUNTIME_COMMANDS_SENTENCES_H_
@@ -30,8 +30,15 @@ struct Sentences {
 // -p, --tokens and, where `many`, --lines and --overflow. One of the first three is required.
 void add_sentence_options(CLI::App& command, SentenceOptions& options, bool many);
 
+// What a task wants of texts.
+struct TextShape {
+  size_t max_tokens = 0;  // 0: as many as the model has positions
+  std::string prompt;     // stands before each
+};
+
 // Encodes what was given. Notices tell what was cut; errors name the text and the limit.
-Result<Sentences> read_sentences(const Model& model, const SentenceOptions& options);
+Result<Sentences> read_sentences(const Model& model, const SentenceOptions& options,
+                                 const TextShape& shape = {});
 
 // The tokenizer, or a sentence that the model has none.
 Result<const Tokenizer*> tokenizer_of(const Model& model);

@@ -5,6 +5,7 @@
 
 #include <doctest/doctest.h>
 
+#include <format>
 #include <nlohmann/json.hpp>
 
 #include "tests/scratch_folder.h"
@@ -58,6 +59,7 @@ TEST_CASE("every way of pooling is read by its flag and by its name") {
        {std::tuple{"cls_token", "cls", file::Pooling::first},
         std::tuple{"max_tokens", "max", file::Pooling::max},
         std::tuple{"mean_tokens", "mean", file::Pooling::mean},
+        std::tuple{"mean_sqrt_len_tokens", "mean_sqrt_len_tokens", file::Pooling::root_mean},
         std::tuple{"weightedmean_tokens", "weightedmean", file::Pooling::weighted_mean},
         std::tuple{"lasttoken", "lasttoken", file::Pooling::last}}) {
     CAPTURE(name);
@@ -70,16 +72,61 @@ TEST_CASE("every way of pooling is read by its flag and by its name") {
   }
 }
 
+TEST_CASE("several ways of pooling follow each other in the package's order") {
+  Folder folder(json::array({module("1_Pooling", "Pooling")}),
+                {{"pooling_mode_lasttoken", true},
+                 {"pooling_mode_mean_sqrt_len_tokens", true},
+                 {"pooling_mode_cls_token", true}});
+  REQUIRE(folder.read() == "");
+  CHECK(folder.model.tasks[0].pooling == file::Pooling::first);
+  CHECK(folder.model.tasks[0].further_poolings ==
+        std::vector{file::Pooling::root_mean, file::Pooling::last});
+}
+
+TEST_CASE("a folder says at which length texts are cut, and what stands before them") {
+  const json pooling = {{"pooling_mode_cls_token", true}};
+  const auto read = [&](const char* file, const std::string& text) {
+    Folder folder(json::array({module("1_Pooling", "Pooling")}), pooling);
+    folder.folder.write(file, text);
+    const std::string error = folder.read();
+    return std::pair{error, error.empty() ? folder.model.tasks[0] : recipe::Task{}};
+  };
+  const auto length = [&](const std::string& text) {
+    return read("sentence_bert_config.json", text);
+  };
+  CHECK(length(R"({"max_seq_length": 256, "do_lower_case": false})").second.max_tokens == 256);
+  CHECK(length(R"({"max_seq_length": null})").second.max_tokens == 0);
+  CHECK(read("sentence_xlm-roberta_config.json", R"({"max_seq_length": 8})").second.max_tokens ==
+        8);
+  for (const char* wrong : {"0", "-1", "1.5", "\"8\"", "99999999999"}) {
+    CAPTURE(wrong);
+    CHECK(
+        length(std::format(R"({{"max_seq_length": {}}})", wrong)).first.contains("max_seq_length"));
+  }
+  CHECK(length(R"({"do_lower_case": true})").first.contains("do_lower_case"));
+  CHECK(length("[]").first.contains("no map"));
+
+  const auto prompts = [&](const std::string& text) {
+    return read("config_sentence_transformers.json", text);
+  };
+  const recipe::Task task =
+      prompts(R"({"prompts": {"passage": "p: ", "query": "q: "}, "default_prompt_name": "query"})")
+          .second;
+  REQUIRE(task.prompts.size() == 2);
+  CHECK(task.prompts[static_cast<size_t>(task.default_prompt)] ==
+        std::pair<std::string, std::string>("query", "q: "));
+  CHECK(prompts(R"({"prompts": {}, "default_prompt_name": null})").second.default_prompt == -1);
+  CHECK(prompts(R"({"prompts": {}, "default_prompt_name": "query"})").first.contains("query"));
+  CHECK(prompts(R"({"prompts": {"query": 3}})").first.contains("prompts.query"));
+  CHECK(prompts(R"({"prompts": 3})").first.contains("no map"));
+}
+
 TEST_CASE("modules that are not understood are refused by name") {
   const auto error = [](const json& modules, const json& pooling = json::object()) {
     return Folder(modules, pooling).read();
   };
   const json pooling = json::array({module("1_Pooling", "Pooling")});
-  CHECK(error(pooling, {{"pooling_mode_cls_token", true}, {"pooling_mode_mean_tokens", true}})
-            .contains("it asks for 2 ways of pooling at once; one is implemented"));
-  CHECK(error(pooling).contains("it asks for 0 ways of pooling"));
-  CHECK(error(pooling, {{"pooling_mode_mean_sqrt_len_tokens", true}})
-            .contains("pooling_mode_mean_sqrt_len_tokens is true; only false"));
+  CHECK(error(pooling).contains("names no way of pooling"));
   CHECK(error(pooling, {{"pooling_mode", "attention"}}).contains("pooling_mode is \"attention\""));
   CHECK(error(pooling, {{"pooling_mode_cls_token", true}, {"mystery", 1}})
             .contains("mystery is 1, which family Pooling does not know"));

@@ -68,6 +68,63 @@ TEST_CASE("embed writes the reference's states, and pools and scales them as it 
   }
 }
 
+TEST_CASE("texts are cut at the length that a folder says, after the prompt that was asked for") {
+  const TemporaryFolder folder;
+  const std::string source = folder / "checkpoint", model = folder / "model.vvl";
+  std::filesystem::copy("tests/goldens/sentence_two_modes", source,
+                        std::filesystem::copy_options::recursive);
+  std::string vocabulary = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n";
+  for (char c = 'a'; c <= 'z'; ++c) vocabulary += std::string(1, c) + "\n";
+  for (char c = 'a'; c <= 'z'; ++c) vocabulary += std::string("##") + c + "\n";
+  for (int i = 0; i < 4; ++i) vocabulary += std::to_string(i) + "\n";
+  folder.write("checkpoint/vocab.txt", vocabulary);
+  folder.write(
+      "checkpoint/config_sentence_transformers.json",
+      R"({"prompts": {"query": "q ", "passage": "p r "}, "default_prompt_name": "query"})");
+  const Ran converted = run_program({"convert", source, "-o", model, "--weights", "f32"});
+  INFO(converted.err);
+  REQUIRE(converted.status == 0);
+
+  const auto embed = [&](const std::string& text, std::vector<std::string> options) {
+    std::vector<std::string> arguments = {"embed", model, "-p", text};
+    arguments.insert(arguments.end(), options.begin(), options.end());
+    return run_program(arguments);
+  };
+  const auto vector = [](const Ran& ran) { return ran.json()["embedding"]; };
+  // max_seq_length is 32: [CLS], 30 words, [SEP].
+  std::string words, kept;
+  for (int i = 0; i < 36; ++i) {
+    words += std::string(1, static_cast<char>('a' + i % 26)) + " ";
+    if (i == 29) kept = words;
+  }
+  const Ran cut = embed(words, {"--prompt-name", ""});
+  CHECK(cut.status == 0);
+  CHECK(cut.err.contains("cut to the 32 tokens that the checkpoint allows a text"));
+  CHECK(vector(cut) == vector(embed(kept, {"--prompt-name", ""})));
+  const Ran refused = embed(words, {"--prompt-name", "", "--overflow", "error"});
+  CHECK(refused.status == 1);
+  CHECK(refused.err.contains("38 tokens, more than the 32"));
+  CHECK(embed(words, {"--overflow", "split"}).status == 0);
+  const std::string ids = list(json(std::vector<int>(33, 7)));
+  CHECK(run_program({"embed", model, "--tokens", ids, "--overflow", "error"}).status == 1);
+  CHECK(run_program({"embed", model, "--tokens", ids}).err.contains("33 tokens are cut to the 32"));
+
+  CHECK(vector(embed("a b", {})) == vector(embed("q a b", {"--prompt-name", ""})));
+  CHECK(vector(embed("a b", {"--prompt-name", "passage"})) ==
+        vector(embed("p r a b", {"--prompt-name", ""})));
+  CHECK(vector(embed("a b", {})) != vector(embed("a b", {"--prompt-name", ""})));
+  const Ran unknown = embed("a b", {"--prompt-name", "title"});
+  CHECK(unknown.status == 1);
+  CHECK(unknown.err.contains("passage, query"));
+
+  // Two poolings are one row to the dense layer behind them.
+  CHECK(embed("a b", {"--pool", "cls"}).err.contains("2 poolings"));
+  const json task = run_program({"inspect", model, "--json"}).json()["tasks"][0];
+  CHECK(task["pooling"] == "cls + root_mean");
+  CHECK(task["max_tokens"] == 32);
+  CHECK(task["prompts"]["passage"] == "p r ");
+}
+
 TEST_CASE("translate finds what the reference finds, greedily and with beams") {
   for (const std::string golden : {"bart", "t5", "marian"}) {
     CAPTURE(golden);

@@ -1,12 +1,19 @@
 // Published checkpoints, from their files to text. Each runs where its file is at hand: the
-// quickstart fetches SmolLM2's; tests/goldens/make_gemma3_270m.py says where Gemma's comes from.
+// quickstart fetches SmolLM2's; tests/goldens/make_gemma3_270m.py and make_minilm.py say where the
+// others come from.
 
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
+#include <span>
+#include <vector>
 
+#include "converter/sources/float16.h"
 #include "tests/end_to_end/program_run.h"
+#include "tests/goldens/golden.h"
 
 namespace volvelle {
 namespace {
@@ -27,6 +34,7 @@ std::string find_sample(const char* name) {
 
 const std::string kSmolLm2 = find_sample("SmolLM2-135M-Instruct.Q4_1.gguf");
 const std::string kGemma3 = find_sample("gemma-3-270m-q4_k_m.gguf");
+const std::string kMiniLm = find_sample("all-MiniLM-L6-v2");
 
 // Converts the sample to every type of weights; each completes `prompt` with `word`, and f32 gives
 // the reference's ids to the last, past an end token as it recorded them.
@@ -63,6 +71,88 @@ TEST_CASE("SmolLM2 knows the capital of France" * doctest::skip(kSmolLm2.empty()
 
 TEST_CASE("Gemma 3 knows when water boils" * doctest::skip(kGemma3.empty())) {
   check_sample(kGemma3, "gemma3_270m", "Water boils at", "100 degrees");
+}
+
+// The elements of a .npy file of float16.
+std::vector<float> read_halves(const std::string& path) {
+  const std::string bytes = read_file(path);
+  REQUIRE(bytes.size() > 10);
+  uint16_t header = 0;
+  std::memcpy(&header, bytes.data() + 8, sizeof(header));
+  std::vector<float> values;
+  for (size_t at = 10 + header; at + 2 <= bytes.size(); at += 2) {
+    uint16_t half = 0;
+    std::memcpy(&half, bytes.data() + at, sizeof(half));
+    values.push_back(float_from_f16(half));
+  }
+  return values;
+}
+
+double dot(std::span<const float> a, std::span<const float> b) {
+  double sum = 0;
+  for (size_t i = 0; i < a.size(); ++i) sum += double{a[i]} * b[i];
+  return sum;
+}
+
+// Vectors of texts, as `embed` makes them of the lines of a file.
+std::vector<std::vector<float>> embed_lines(const TemporaryFolder& folder, const std::string& model,
+                                            const nlohmann::json& texts) {
+  std::string lines;
+  for (const auto& text : texts) lines += text.get<std::string>() + "\n";
+  const std::string out = folder / "vectors.npy";
+  const Ran ran =
+      run_program({"embed", model, "--lines", folder.write("lines.txt", lines), "-o", out});
+  INFO(ran.err);
+  REQUIRE(ran.status == 0);
+  const std::vector<float> all = read_floats(out);
+  const size_t width = all.size() / texts.size();
+  std::vector<std::vector<float>> rows;
+  for (size_t i = 0; i < texts.size(); ++i) {
+    rows.emplace_back(all.begin() + static_cast<ptrdiff_t>(i * width),
+                      all.begin() + static_cast<ptrdiff_t>((i + 1) * width));
+  }
+  return rows;
+}
+
+TEST_CASE("MiniLM's vectors are the reference's, and rank what is alike as those do" *
+          doctest::skip(kMiniLm.empty())) {
+  const auto expected = nlohmann::json::parse(read_file("tests/goldens/minilm/expected.json"));
+  const std::vector<float> vectors = read_halves("tests/goldens/minilm/vectors.npy");
+  // `least`: cosine with the reference; in int8 a lone question mark is the least like it, with
+  // 0.9926, and every other text has 0.995. `apart`: how far two candidates are from each other for
+  // which the order is to be kept.
+  for (const auto& [weights, least, apart] :
+       {std::tuple{"f32", 0.9999, 0.0}, std::tuple{"q8", 0.99, 0.03}}) {
+    CAPTURE(weights);
+    const TemporaryFolder folder;
+    const std::string model = folder / "model.vvl";
+    const Ran converted = run_program({"convert", kMiniLm, "-o", model, "--weights", weights});
+    INFO(converted.err);
+    REQUIRE(converted.status == 0);
+    const auto rows = embed_lines(folder, model, expected["sentences"]);
+    const size_t width = vectors.size() / rows.size();
+    REQUIRE(rows[0].size() == width);
+    for (size_t i = 0; i < rows.size(); ++i) {
+      CAPTURE(expected["sentences"][i]);
+      const std::span reference(vectors.data() + i * width, width);
+      CHECK(dot(rows[i], reference) >=
+            least * std::sqrt(dot(rows[i], rows[i]) * dot(reference, reference)));
+    }
+    const auto queries = embed_lines(folder, model, expected["queries"]);
+    const auto candidates = embed_lines(folder, model, expected["candidates"]);
+    for (size_t q = 0; q < queries.size(); ++q) {
+      CAPTURE(expected["queries"][q]);
+      const auto reference = expected["cosines"][q].get<std::vector<double>>();
+      for (size_t a = 0; a < candidates.size(); ++a) {
+        for (size_t b = 0; b < candidates.size(); ++b) {
+          if (reference[a] - reference[b] <= apart) continue;
+          CAPTURE(expected["candidates"][a]);
+          CAPTURE(expected["candidates"][b]);
+          CHECK(dot(queries[q], candidates[a]) > dot(queries[q], candidates[b]));
+        }
+      }
+    }
+  }
 }
 
 }  // namespace

@@ -216,6 +216,19 @@ TEST_CASE("numbers of a scheme that no such scheme has are refused, each in a se
         set_field<uint8_t>(m->stacks()->Get(0), file::Stack::VT_HEAD_ACTIVATION, 200);
       },
       "stack, head_activation: activation 200 is unknown");
+  const auto task = [](const file::Model* m) { return m->stacks()->Get(0)->tasks()->Get(0); };
+  for (const uint8_t pooling : {0, 7, 255}) {
+    refuse(
+        "sentence_two_modes",
+        [&](const file::Model* m) {
+          const_cast<uint8_t&>(*task(m)->further_poolings()->Data()) = pooling;
+        },
+        std::format("further_poolings: {} is unknown", pooling));
+  }
+  refuse(
+      "sentence_two_modes",
+      [&](const file::Model* m) { set_field<uint8_t>(task(m), file::Task::VT_POOLING, 0); },
+      "there are 1 after pooling 0");
   refuse(
       "deberta_v2_absolute",
       [&](const file::Model* m) {

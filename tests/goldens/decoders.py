@@ -29,7 +29,7 @@ from safetensors.torch import load_file
 from transformers import AutoConfig
 
 from families import (ABSENT, PROMPT, attempt, checkpoint, config_of, gated, greedy, keep,
-                      logits_in_double, logits_of)
+                      logits_in_double, logits_of, make_named)
 from make import HERE, TOLERANCE, spread, tidy
 
 VERSION_5 = int(transformers.__version__.split(".")[0]) >= 5
@@ -744,17 +744,5 @@ def make_folder(name):
     attempt(name, make, kept if kept.exists() else HERE / "pending" / name, 200)
 
 
-def main(names):
-    unknown = [name for name in names if name not in CASES]
-    if unknown:
-        raise SystemExit(f"unknown: {', '.join(unknown)}; there are: {', '.join(CASES)}")
-    for name in names or CASES:
-        wanted = CASES[name].get("version", "5.24.0")
-        if transformers.__version__ == wanted:
-            make_folder(name)
-        else:
-            print(f"{name}: left to transformers {wanted}")
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    make_named(CASES, sys.argv[1:], make_folder)

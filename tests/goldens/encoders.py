@@ -30,8 +30,8 @@ from gguf import GGMLQuantizationType as Block
 from safetensors.torch import load_file
 from transformers import AutoConfig
 
-from decoders import VERSION_5, each_table
-from families import ABSENT, Doubles, checkpoint, config_of
+from decoders import VERSION_5, bucket_faults, each_table, setting_in_modules
+from families import ABSENT, Doubles, checkpoint, config_of, make_named
 from make import HERE, TOLERANCE, attempt, one_line_lists, spread, tidy
 
 FOLDER_LIMIT = 100_000  # bytes
@@ -210,6 +210,8 @@ def scatter(model, rng, gain=1.3):
             x = 1 + 0.25 * x
         elif "distance_embedding" in name:
             x *= 0.7
+        elif "relative_attention_bias" in name:
+            x *= 1.5
         else:
             factor = 1.7 if any(part in name for part in QUERIES) else gain
             x *= factor / math.sqrt(x[0].size)
@@ -344,8 +346,8 @@ def deberta(architecture, **keys):
         "bos_token_id": ABSENT, "eos_token_id": ABSENT} | keys)
 
 
-def nomic(**keys):
-    return config_of("NomicBertModel", "nomic_bert", **{
+def nomic(architecture="NomicBertModel", **keys):
+    return config_of(architecture, "nomic_bert", **{
         "vocab_size": 61, "hidden_size": 30, "intermediate_size": 44, "num_hidden_layers": 2,
         "num_attention_heads": 3, "hidden_act": "silu", "max_position_embeddings": 64,
         "type_vocab_size": 2, "layer_norm_eps": 0.02, "pad_token_id": 0,
@@ -383,11 +385,21 @@ def nomic_names(state):
 
     old = {renamed(name): x for name, x in state.items()}
     for layer in range(2):
-        at = f"encoder.layers.{layer}."
+        at = next(n.partition("encoder.")[0] for n in old if "encoder." in n)
+        at += f"encoder.layers.{layer}."
         if at + "self_attn.q_proj.weight" in old:
             old[at + "attn.Wqkv.weight"] = torch.cat([
                 old.pop(f"{at}self_attn.{part}_proj.weight") for part in "qkv"])
     return old
+
+
+def t5(architecture="T5EncoderModel", **keys):
+    return config_of(architecture, "t5", **{
+        "vocab_size": 61, "d_model": 30, "d_kv": 8, "d_ff": 44, "num_layers": 2, "num_heads": 3,
+        "relative_attention_num_buckets": 12, "relative_attention_max_distance": 128,
+        "feed_forward_proj": "gated-gelu", "layer_norm_epsilon": 0.02, "is_encoder_decoder": True,
+        "tie_word_embeddings": False, "n_positions": 512, "bos_token_id": ABSENT,
+        "eos_token_id": 1, "pad_token_id": 0, "decoder_start_token_id": 0} | keys)
 
 
 POOLING = {"cls_token": False, "mean_tokens": False, "max_tokens": False,
@@ -462,6 +474,9 @@ DEBERTA = {"distances one row off": rolled("rel_embeddings.weight"),
            "epsilon": with_small_epsilons}
 BUCKETS = {"other buckets": spans(10), "no buckets": spans(-1)}
 ROTARY = {"frequencies 1.1": turned, "epsilon": with_small_epsilons} | KINDS
+T5_ENCODER = bucket_faults("T5Attention", **{
+    "buckets of one side": setting_in_modules("T5Attention", is_decoder=True)})
+del T5_ENCODER["buckets of both sides"]  # its own
 JINA = {"slopes 1.1": steeper, "epsilon": with_small_epsilons} | KINDS
 
 CASES = {
@@ -599,6 +614,20 @@ CASES = {
               "checkpoints",
         config=NOMIC_REMOTE, reference=nomic(), inputs=WITHIN_40, rename=nomic_names,
         faults=ROTARY, seed="nomic"),
+    "nomic_bert_fill": dict(
+        about="nomic-bert: a head that fills masks, tied to the embeddings, silu as in the blocks; "
+              "names as transformers 5 has them",
+        config=nomic(architecture="NomicBertForMaskedLM"), inputs=WITHIN_40, rename=nomic_names,
+        faults=ROTARY),
+    "nomic_bert_classify": dict(
+        about="nomic-bert: three labels for a sentence, from the pooler",
+        config=nomic(architecture="NomicBertForSequenceClassification") | LABELS,
+        inputs=WITHIN_40, rename=nomic_names, faults=ROTARY),
+    "t5_encoder": dict(
+        about="t5: the encoder alone, as sentence-t5 has it; relu, a longer input than its last "
+              "bucket begins at",
+        config=t5(feed_forward_proj="relu", relative_attention_max_distance=23),
+        inputs=SINGLE_40, faults=T5_ENCODER),
     "jina_bert": dict(
         about="jina-bert-v2: six heads of symmetric ALiBi, rows [gate, up] with gelu, norms after "
               "the branches; the reference is JinaBert in encoders.py",
@@ -718,6 +747,18 @@ def gguf_keys(config, pooling, **more):
         "add_pooling_type": pooling, "add_token_type_count": config["type_vocab_size"]} | more
 
 
+def t5_keys(config):
+    """What the format says of a T5's encoder."""
+    return {
+        "add_context_length": 512, "add_vocab_size": config["vocab_size"],
+        "add_embedding_length": config["d_model"], "add_feed_forward_length": config["d_ff"],
+        "add_block_count": config["num_layers"], "add_head_count": config["num_heads"],
+        "add_key_length": config["d_kv"], "add_value_length": config["d_kv"],
+        "add_layer_norm_eps": config["layer_norm_epsilon"],
+        "add_layer_norm_rms_eps": config["layer_norm_epsilon"],
+        "add_relative_attn_buckets_count": config["relative_attention_num_buckets"]}
+
+
 def without_first_rows(state):
     """As RoBERTa's positions go into the file."""
     name = "embeddings.position_embeddings.weight"
@@ -732,6 +773,19 @@ def split_gates(state):
             gate, up = x.chunk(2)
             parted |= {name.replace("gated_layers", "gated_layers_w"): gate,
                        name.replace("gated_layers", "gated_layers_v"): up}
+        else:
+            parted[name] = x
+    return parted
+
+
+def split_code_gates(state):
+    """The same of a model for code, where the gate's rows are the later ones."""
+    parted = {}
+    for name, x in state.items():
+        if "up_gated_layer" in name:
+            up, gate = x.chunk(2)
+            parted |= {name.replace("up_gated_layer", "gated_layers_w"): gate,
+                       name.replace("up_gated_layer", "gated_layers_v"): up}
         else:
             parted[name] = x
     return parted
@@ -768,6 +822,15 @@ GGUFS = {
                                    "mentions; ffn_gate and ffn_up; erf gelu; pooling type 1",
         config=jina(), pooling=MEAN, inputs=WITHIN_40, rename=split_gates, faults=JINA,
         seed="gguf_jina"),
+    "gguf_jina_bert_v2_code": dict(
+        arch="jina-bert-v2", about="GGUF, jina-bert-v2 for code: norms on whole q and k, a second "
+                                   "norm after attention's; ffn_gate and ffn_up; four heads",
+        config=jina("JinaBertForMaskedLM", hidden_size=28, num_attention_heads=4), pooling=MEAN,
+        inputs=WITHIN_40, rename=split_code_gates, faults=JINA),
+    "gguf_t5_encoder": dict(
+        arch="t5encoder", about="GGUF, t5encoder: 12 buckets up to 128, which no key mentions, and "
+                                "a longer input; gated tanh gelu; no pooling type",
+        config=t5(), pooling=MEAN, inputs=[(140,), (7,)], faults=T5_ENCODER, only_keys=t5_keys),
     "gguf_jina_bert_v2_fused": dict(
         arch="jina-bert-v2", about="GGUF, jina-bert-v2: the model of gguf_jina_bert_v2, ffn_up "
                                    "with the rows of the gate before its own, as converters "
@@ -789,8 +852,9 @@ def make_gguf(name):
         state = case.get("rename", dict)(
             {n: x for n, x in tensors(model).items() if "pooler" not in n})
         path = folder / "model.gguf"
-        write_gguf(path, case["arch"], state,
-                   gguf_keys(config, case["pooling"], **case.get("keys", {})))
+        keys = (case["only_keys"](config) if "only_keys" in case else
+                gguf_keys(config, case["pooling"], **case.get("keys", {})))
+        write_gguf(path, case["arch"], state, keys)
         return record(folder, model, case, inputs, pooled_outputs(case["pooling"]), path.name)
 
     attempt(case.get("seed", name), make, home(name), 50)
@@ -848,18 +912,6 @@ def read_back(folder, model, given):
     assert all(np.array_equal(ours[kind], theirs[kind]) for kind in ours)
 
 
-def main(names):
-    cases = CASES | GGUFS
-    unknown = [name for name in names if name not in cases]
-    if unknown:
-        raise SystemExit(f"unknown: {', '.join(unknown)}; there are: {', '.join(cases)}")
-    for name in names or cases:
-        wanted = cases[name].get("version", "5.24.0")
-        if transformers.__version__ != wanted:
-            print(f"{name}: left to transformers {wanted}")
-        else:
-            (make_folder if name in CASES else make_gguf)(name)
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    make_named(CASES | GGUFS, sys.argv[1:],
+               lambda name: (make_folder if name in CASES else make_gguf)(name))

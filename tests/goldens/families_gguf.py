@@ -360,13 +360,5 @@ def make_gguf(name):
     attempt(name, make, kept if kept.exists() else HERE / "pending" / name, 200)
 
 
-def main(names):
-    unknown = [name for name in names if name not in CASES]
-    if unknown:
-        raise SystemExit(f"unknown: {', '.join(unknown)}; there are: {', '.join(CASES)}")
-    for name in names or CASES:
-        make_gguf(name)
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    hf.make_named(CASES, sys.argv[1:], make_gguf)

@@ -30,8 +30,8 @@ from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 import decoders
 from decoders import (bucket_faults, each_table, scale_fault, setting_in_modules, sinusoid_faults,
                       sinusoids, table_faults, with_table, without)
-from encoders import home, in_double, largest, with_small_epsilons, write_gguf
-from families import ABSENT, checkpoint, config_of
+from encoders import home, in_double, largest, t5_keys, with_small_epsilons, write_gguf
+from families import ABSENT, checkpoint, config_of, make_named
 from make import TOLERANCE, attempt, one_line_lists, tidy
 
 FOLDER_LIMIT = 150_000  # bytes
@@ -697,6 +697,12 @@ GGUFS = {
               "logits as they are",
         config=t5(**GATED | dict(num_layers=3, relative_attention_max_distance=128)),
         inputs=[(140, 24), (7, 9)], faults=T5, variants=VARIANTS[:4], source="model.gguf"),
+    "gguf_umt5": dict(
+        about="GGUF, t5: a umt5, which is written as one, with a table in each layer; otherwise as "
+              "gguf_t5, but for two encoder layers",
+        config=t5("UMT5ForConditionalGeneration", "umt5",
+                  **GATED | dict(relative_attention_max_distance=128)),
+        inputs=[(140, 24), (7, 9)], faults=UMT5, variants=VARIANTS[:4], source="model.gguf"),
 }
 
 
@@ -709,15 +715,8 @@ def make_gguf(name):
         model = reading(folder)
         (folder / "config.json").unlink()
         scatter(model, rng)
-        write_gguf(folder / case["source"], "t5", checkpoint(model), {
-            "add_context_length": 512, "add_vocab_size": raw["vocab_size"],
-            "add_embedding_length": raw["d_model"], "add_feed_forward_length": raw["d_ff"],
-            "add_block_count": raw["num_layers"],
+        write_gguf(folder / case["source"], "t5", checkpoint(model), t5_keys(raw) | {
             "add_decoder_block_count": raw["num_decoder_layers"],
-            "add_head_count": raw["num_heads"], "add_key_length": raw["d_kv"],
-            "add_value_length": raw["d_kv"], "add_layer_norm_eps": raw["layer_norm_epsilon"],
-            "add_layer_norm_rms_eps": raw["layer_norm_epsilon"],
-            "add_relative_attn_buckets_count": raw["relative_attention_num_buckets"],
             "add_decoder_start_token_id": 0, "add_eos_token_id": 1, "add_pad_token_id": 0})
         inputs = [random_input(rng, model.config, x) for x in case["inputs"]]
         return record(folder, model, case, inputs, rng)
@@ -728,14 +727,6 @@ def make_gguf(name):
 # --------------------------------------------------------------------------------------------------
 
 
-def main(names):
-    cases = CASES | GGUFS
-    unknown = [name for name in names if name not in cases]
-    if unknown:
-        raise SystemExit(f"unknown: {', '.join(unknown)}; there are: {', '.join(cases)}")
-    for name in names or cases:
-        (make_folder if name in CASES else make_gguf)(name)
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    make_named(CASES | GGUFS, sys.argv[1:],
+               lambda name: (make_folder if name in CASES else make_gguf)(name))

@@ -197,6 +197,10 @@ TEST_CASE("a text's language may be another one of the tokenizer's") {
     REQUIRE(!refused.has_value());
     CHECK(refused.error().message.contains(name));
   }
+  const Tokenizer mbart = make(read_tokenizer_folder(kDataFolder + std::string("mbart-model")));
+  CHECK(mbart.encode("reading")->back() == *mbart.find("de_DE"));
+  CHECK(mbart.encode("reading", {.language = "ro_RO"})->back() == *mbart.find("ro_RO"));
+  CHECK(!mbart.encode("reading", {.language = "<mask>"}).has_value());
   const Tokenizer none = make(read_tokenizer_folder(kDataFolder + std::string("gpt2")));
   CHECK(!none.encode("reading", {.language = "deu_Latn"}).has_value());
 
@@ -230,7 +234,9 @@ TEST_CASE("pieces that vocab.json numbers have its ids, and languages follow the
   const std::string spm = "sentencepiece.bpe.model";
   folder.write(spm, read_file(kDataFolder + std::string("sentencepiece/spiece.model")));
   folder.write("vocab.json", vocabulary.dump());
-  CHECK(!read_tokenizer_folder(folder.path()).has_value());  // no languages
+  // Languages that no file lists are those of the family: Afrikaans, Amharic, Arabic, ...
+  const Tokenizer unlisted = make(read_tokenizer_folder(folder.path()));
+  CHECK(unlisted.find("__ar__") == static_cast<int32_t>(vocabulary.size()) + 2);
   folder.write("special_tokens_map.json",
                json{{"additional_special_tokens", {"__en__", "__de__"}}}.dump());
   const Tokenizer tokenizer = make(read_tokenizer_folder(folder.path()));
@@ -273,9 +279,17 @@ TEST_CASE("families add their own pieces to a SentencePiece model") {
   expected.push_back(2);
   CHECK(*xlmr.encode("The quick brown fox") == expected);
   CHECK(xlmr.find("<mask>") == size + 1);
-  const auto refused = read({{"tokenizer_class", "MBartTokenizer"}});
-  REQUIRE(!refused.has_value());
-  CHECK(refused.error().message.contains("MBartTokenizer"));
+  const auto refused = [&](const json& config, const char* part) {
+    CAPTURE(config.dump());
+    const auto made = read(config);
+    REQUIRE(!made.has_value());
+    CHECK(made.error().message.contains(part));
+  };
+  refused({{"tokenizer_class", "AlbertTokenizer"}}, "AlbertTokenizer");
+  refused({{"tokenizer_class", "MBartTokenizer"}, {"src_lang", "tlh_XX"}}, "tlh_XX");
+  refused({{"tokenizer_class", "PegasusTokenizer"}, {"offset", 0}}, "offset");
+  refused({{"tokenizer_class", "PegasusTokenizer"}, {"offset", -1}}, "offset");
+  refused({{"tokenizer_class", "T5Tokenizer"}, {"extra_ids", "many"}}, "extra_ids");
 }
 
 }  // namespace volvelle

@@ -69,6 +69,16 @@ TEST_CASE("models of SentencePiece give its ids, and Marian's two those of their
   }
 }
 
+TEST_CASE("checkpoints with a SentencePiece model alone give the ids that their families number") {
+  for (const char* name : {"camembert-model", "m2m100-model", "mbart-model", "mbart50-model",
+                           "nllb-model", "pegasus-model", "xlmr-model"}) {
+    SUBCASE(name) {
+      const std::string folder = kDataFolder + std::string(name);
+      check_both_ways(read_tokenizer_folder(folder), folder + "/vectors.jsonl");
+    }
+  }
+}
+
 TEST_CASE(
     "every pipeline gives the reference's ids, texts and streams, read from JSON and from a stored "
     "table") {

@@ -79,9 +79,9 @@ def texts(seed, count=160):
     return made
 
 
-def rows(encode, decode, seed, strip_broken=False):
+def rows(encode, decode, seed, count=160):
     """encode(text, special) gives ids; decode(ids, skip) text, or is None."""
-    for number, text in enumerate(texts(seed)):
+    for number, text in enumerate(texts(seed, count)):
         yield describe(f"t{number}", {"text": text}, text, encode, decode)
     for number, raw in enumerate(BROKEN):
         text = raw.decode("utf-8", "replace")  # one U+FFFD for each maximal part
@@ -268,6 +268,67 @@ def save_marian(folder, seed):
     write_rows(folder / "target_vectors.jsonl", rows(encode, None, seed + 1))
 
 
+def save_checkpoint(folder, kind, seed, make=None, model="sentencepiece.bpe.model", config={}, **options):
+    """A folder as checkpoints have it that come without a tokenizer.json: a model and a configuration.
+
+    transformers 5.24 reads it, unless `make` gives another tokenizer for the folder.
+    """
+    import transformers
+    folder.mkdir(parents=True, exist_ok=True)
+    sentencepiece_model(folder / model, **{"rules": RULES, "vocab_size": 330} | options)
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": kind} | config))
+    reading = getattr(transformers, kind)
+    tokenizer = make(reading, folder) if make else reading.from_pretrained(str(folder))
+    if hasattr(tokenizer, "_tokenizer"):
+        fast = tokenizer._tokenizer
+        encode = lambda text, special: fast.encode(text, add_special_tokens=special).ids
+        decode = lambda ids, skip: fast.decode(ids, skip_special_tokens=skip)
+    else:
+        encode, decode = lambda text, special: tokenizer(text, add_special_tokens=special).input_ids, None
+    write_rows(folder / "vectors.jsonl", rows(encode, decode, seed, 60))
+
+
+def make_mbart(reading, folder):
+    """With the model's map of characters, which published files of mBART have and 5.24 leaves out."""
+    tokenizer = reading.from_pretrained(str(folder))
+    charsmap = character_map((folder / "sentencepiece.bpe.model").read_bytes())
+    tokenizer._tokenizer.normalizer = normalizers.Precompiled(charsmap)
+    return tokenizer
+
+
+def make_nllb(reading, folder):
+    """With languages and mask where published files have their ids; 5.24 gives them none from a model alone."""
+    from transformers.convert_slow_tokenizer import NllbConverter, SentencePieceExtractor
+    from transformers.models.nllb.tokenization_nllb import FAIRSEQ_LANGUAGE_CODES
+    parts = SentencePieceExtractor(str(folder / "sentencepiece.bpe.model")).extract(models.BPE)
+    parts = NllbConverter.convert_from_spm(**parts)
+    parts["vocab"] |= {piece: len(parts["vocab"]) + i for i, piece in enumerate(FAIRSEQ_LANGUAGE_CODES + ["<mask>"])}
+    del parts["additional_special_tokens"]
+    return reading(**parts)
+
+
+def make_m2m100(reading, folder):
+    processor = sentencepiece.SentencePieceProcessor(model_file=str(folder / "sentencepiece.bpe.model"))
+    names = ["<s>", "<pad>", "</s>", "<unk>"]
+    names += [p for i in range(3, processor.get_piece_size()) if (p := processor.id_to_piece(i)) and i % 11 != 7]
+    names += [f"madeupword{i:04}" for i in range(3)]
+    (folder / "vocab.json").write_text(json.dumps({piece: i for i, piece in enumerate(names)}))
+    return reading.from_pretrained(str(folder))
+
+
+def save_checkpoints(data):
+    mask = {"mask_token": {"__type": "AddedToken", "content": "<mask>", "lstrip": True, "normalized": False,
+                           "rstrip": False, "single_word": False}}
+    save_checkpoint(data / "xlmr-model", "XLMRobertaTokenizer", 11, config=mask)
+    save_checkpoint(data / "camembert-model", "CamembertTokenizer", 12)
+    save_checkpoint(data / "mbart-model", "MBartTokenizer", 13, make_mbart, config={"src_lang": "de_DE"})
+    save_checkpoint(data / "mbart50-model", "MBart50Tokenizer", 14)
+    save_checkpoint(data / "nllb-model", "NllbTokenizer", 15, make_nllb, model_type="bpe", vocab_size=420)
+    save_checkpoint(data / "m2m100-model", "M2M100Tokenizer", 16, make_m2m100)
+    save_checkpoint(data / "pegasus-model", "PegasusTokenizer", 17, model="spiece.model",
+                    pad_id=0, eos_id=1, unk_id=2, bos_id=-1)
+
+
 def template(single, pair, tokenizer, *names):
     return processors.TemplateProcessing(single=single, pair=pair,
                                          special_tokens=[(n, tokenizer.token_to_id(n)) for n in names])
@@ -330,6 +391,8 @@ def main():
     save(data / "languages", nllb, 9)
 
     save_marian(data / "marian-small", 10)
+    save_checkpoints(data)
 
 
-main()
+if __name__ == "__main__":
+    main()
