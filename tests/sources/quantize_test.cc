@@ -38,6 +38,29 @@ struct Q8 {
   std::vector<float> values;
 };
 
+struct Q4Minima {
+  Q4Minima(const std::vector<float>& x, size_t rows, size_t columns)
+      : codes(rows * q4_blocks(columns) * 16),
+        scales(rows * q4_blocks(columns)),
+        minima(scales.size()),
+        minimum_scales(rows),
+        values(x.size()) {
+    REQUIRE(quantize_q4_rows_with_minima(x.data(), rows, columns, codes.data(), scales.data(),
+                                         minima.data(), minimum_scales.data())
+                .has_value());
+    dequantize_q4_rows(codes.data(), scales.data(), rows, columns, values.data());
+    for (size_t i = 0; i < values.size(); ++i) {
+      const size_t row = i / columns, block = i % columns / kQ4Block;
+      values[i] += minima[row * q4_blocks(columns) + block] * minimum_scales[row];
+    }
+  }
+  std::vector<uint8_t> codes;
+  std::vector<uint16_t> scales;
+  std::vector<int8_t> minima;
+  std::vector<float> minimum_scales;
+  std::vector<float> values;
+};
+
 double squared_error(const float* x, const float* y, size_t count) {
   double sum = 0;
   for (size_t i = 0; i < count; ++i) sum += (double{x[i]} - y[i]) * (double{x[i]} - y[i]);
@@ -152,6 +175,60 @@ TEST_CASE("weights on a four-bit grid are kept exactly") {
       CAPTURE(top);
       CAPTURE(scale);
       CHECK(Q4(x, 1, x.size()).values == x);
+    }
+  }
+}
+
+TEST_CASE("weights on a grid with minima stay on it but for the rounding of scale and minimum") {
+  std::mt19937_64& engine = random_engine();
+  for (const int top : {15, 14, 9, 6}) {
+    for (const float size : {1.0f, 0x1p-30f, 0x1p60f}) {
+      CAPTURE(top);
+      CAPTURE(size);
+      constexpr size_t kBlocks = 18;
+      std::vector<float> x(kQ4Block * kBlocks), steps(kBlocks), minima(kBlocks);
+      float most = 0;
+      for (size_t b = 0; b < kBlocks; ++b) {
+        steps[b] = size * (0.5f + static_cast<float>(engine() % 1000) / 1000);
+        minima[b] = -steps[b] * static_cast<float>(engine() % 1500) / 100;
+        for (size_t i = 0; i < kQ4Block; ++i) {
+          const auto code = static_cast<float>(i < 2 ? i * top : engine() % (top + 1));
+          x[b * kQ4Block + i] = minima[b] + steps[b] * code;
+        }
+        most = std::max(most, std::fabs(minima[b] + 8 * steps[b]));
+      }
+      const Q4Minima q4(x, 1, x.size());
+      for (size_t i = 0; i < x.size(); ++i) {
+        // A bfloat16 scale is off by 2^-9 at most, 8 steps from code 8; the value of code 8 is off
+        // by half of 1/127 of the greatest.
+        const double step = steps[i / kQ4Block];
+        CHECK(std::fabs(double{x[i]} - q4.values[i]) <= 8.1 * step * 0x1p-9 + most / 254 + 1e-5 * step);
+      }
+    }
+  }
+}
+
+TEST_CASE("minima cost nothing where the grid is symmetric, and gain little where there is none") {
+  const std::vector<float> random = random_blocks(64);
+  const Q4Error none = *q4_error(random.data(), 4, random.size() / 4);
+  CHECK(none.plain < 3 * none.with_minima);
+  std::vector<float> grid(kQ4Block * 64);
+  for (size_t i = 0; i < grid.size(); ++i) grid[i] = static_cast<float>(i * 7 % 16) - 11.3f;
+  const Q4Error kept = *q4_error(grid.data(), 4, grid.size() / 4);
+  CHECK(kept.plain > 8 * kept.with_minima);
+}
+
+TEST_CASE("scales with minima are positive and normal whatever the weights' size") {
+  for (const float size : {0.0f, 0x1p-149f, 0x1p-127f, 0x1p-100f, 1.0f, 0x1p100f, 0x1p126f}) {
+    CAPTURE(size);
+    std::vector<float> x(96, size);  // a block of equals, one of zeros and one of all kinds
+    std::fill(x.begin() + 32, x.begin() + 64, 0.0f);
+    for (size_t i = 64; i < 96; ++i) x[i] = size * static_cast<float>(std::sin(0.7 * i));
+    const Q4Minima q4(x, 1, x.size());
+    for (const uint16_t scale : q4.scales) CHECK(std::isnormal(float_from_bf16(scale)));
+    CHECK(std::isnormal(q4.minimum_scales[0]));
+    for (size_t i = 0; i < x.size(); ++i) {
+      CHECK(std::fabs(double{x[i]} - q4.values[i]) <= std::max(size / 6.0, 0x1p-122));
     }
   }
 }
