@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <limits>
 #include <vector>
 
 #include "converter/quantize/row_checks.h"
@@ -180,8 +181,12 @@ struct Grid {
 Grid best_grid(const float* x) {
   const auto [least, greatest] = std::minmax_element(x, x + kQ4Block);
   const float range = *greatest - *least;
-  Grid best{*least, 1};
-  if (range == 0) return best;
+  if (range == 0) {
+    // Code 8 is the value; its neighbours make up for what the minimum loses.
+    const float scale = std::max(bf16_nearest(std::fabs(*least) / 64), 0x1p-126f);
+    return {*least - 8 * scale, scale};
+  }
+  Grid best;
   double best_error = INFINITY;
   for (int steps = 15; steps >= 6; --steps) {
     const float scale = bf16_nearest(range / static_cast<float>(steps));
@@ -222,7 +227,8 @@ void quantize_row_with_minima(const float* x, size_t columns, uint8_t* codes, ui
     for (float& value : values) value *= power.down;
     const Grid grid = best_grid(values);
     steps[b] = std::max(grid.scale * power.up, 0x1p-126f);
-    middles[b] = (grid.origin + 8 * grid.scale) * power.up;
+    middles[b] = std::clamp((grid.origin + 8 * grid.scale) * power.up,
+                            -std::numeric_limits<float>::max(), std::numeric_limits<float>::max());
     if (largest == 0) steps[b] = 0x1p-126f, middles[b] = 0;
     greatest = std::max(greatest, std::fabs(middles[b]));
   }
