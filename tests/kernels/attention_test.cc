@@ -26,7 +26,8 @@ struct Cache {
   CacheView view;
 
   Cache(CacheType type, const AttentionShape& shape, size_t slots, size_t first_position) {
-    const size_t rows = shape.kv_heads * slots, elements = cache_row_elements(shape.head_dim);
+    const size_t rows = shape.kv_heads * cache_slots(type, slots);
+    const size_t elements = cache_row_elements(shape.head_dim);
     // Bits that are all ones are not a number as a float and as a half; for int8 the scales are
     // none.
     keys.assign(rows * elements * cache_element_bytes(type), 0xff);
