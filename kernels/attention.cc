@@ -12,6 +12,7 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/attention.cc"
+#include "hwy/cache_control.h"
 #include "hwy/foreach_target.h"
 // After foreach_target.h, which includes this file once per target.
 #include "hwy/highway.h"
@@ -191,74 +192,83 @@ HWY_INLINE void scale_to_greatest(float greatest, float& maximum, float& shrink,
   }
 }
 
-// One row's step of the online softmax: its logits of slots [begin, end), capped and then biased,
-// become weights relative to the greatest of them, and weights of the rest of [low, high) zero.
-// `biases` may be null. `shrink` and `grow` are what earlier sums and this tile's join with.
-HWY_NOINLINE void weigh(float soft_cap, const float* HWY_RESTRICT biases, size_t low, size_t high,
-                        size_t begin, size_t end, float* HWY_RESTRICT logits, float& maximum,
-                        float& total, float& shrink, float& grow) {
+// Logits of whole vectors that hold slots [low, high), capped and then biased. `biases` may be null.
+HWY_NOINLINE void adjust(float soft_cap, const float* HWY_RESTRICT biases, size_t low, size_t high,
+                         float* HWY_RESTRICT logits) {
   const Floats d;
   const size_t n = hn::Lanes(d);
-  low = low / n * n;
-  high = (high + n - 1) / n * n;  // at most kTile, a multiple of n
-  if (begin >= end) {
-    std::fill(logits + low, logits + high, 0.0f);
-    shrink = 1;
-    grow = 0;
-    return;
-  }
-  const float lowest = -std::numeric_limits<float>::infinity();
-  std::fill(logits + low, logits + begin, lowest);
-  std::fill(logits + end, logits + high, lowest);
-
-  auto greatest = hn::Set(d, lowest);
-  for (size_t s = low; s < high; s += n) {
+  for (size_t s = low / n * n; s < high; s += n) {
     auto logit = hn::Load(d, logits + s);
-    if (soft_cap > 0 || biases) {
-      auto changed = logit;
-      if (soft_cap > 0) {
-        const auto cap = hn::Set(d, soft_cap);
-        changed = hn::Mul(cap, tanh(d, hn::Div(changed, cap)));
-      }
-      if (biases) changed = hn::Add(changed, hn::Load(d, biases + s));
-      logit = hn::IfThenElse(hn::Eq(logit, hn::Set(d, lowest)), logit, changed);
-      hn::Store(logit, d, logits + s);
+    if (soft_cap > 0) {
+      const auto cap = hn::Set(d, soft_cap);
+      logit = hn::Mul(cap, tanh(d, hn::Div(logit, cap)));
     }
-    greatest = hn::Max(greatest, logit);
+    if (biases) logit = hn::Add(logit, hn::Load(d, biases + s));
+    hn::Store(logit, d, logits + s);
   }
-  const float own = hn::ReduceMax(d, greatest);
+}
+
+// Which slots of a tile a row sees, and which of them its neighbours do; whole: all.
+template <bool whole>
+struct Span {
+  size_t low, high, begin, end;
+
+  size_t first_vector() const { return whole ? 0 : low / hn::Lanes(Floats()) * hn::Lanes(Floats()); }
+  size_t end_vector() const { return whole ? kTile : high; }  // or what follows in its last vector
+};
+
+// One row's step of the online softmax: its logits of slots [begin, end) become weights relative to
+// the greatest of them, and weights of the rest of [low, high) zero. `shrink` and `grow` are what
+// earlier sums and this tile's join with.
+template <bool whole>
+HWY_INLINE void weigh(const Span<whole>& span, float* HWY_RESTRICT logits, float& maximum,
+                      float& total, float& shrink, float& grow) {
+  const Floats d;
+  const size_t n = hn::Lanes(d);
+  const size_t first = span.first_vector(), end = span.end_vector();
+  if constexpr (!whole) {
+    const float lowest = -std::numeric_limits<float>::infinity();
+    std::fill(logits + first, logits + span.begin, lowest);
+    std::fill(logits + span.end, logits + (end + n - 1) / n * n, lowest);
+  }
+  auto greatest = hn::Load(d, logits + first);
+  for (size_t s = first + n; s < end; s += n) greatest = hn::Max(greatest, hn::Load(d, logits + s));
+  const auto own = hn::MaxOfLanes(d, greatest);
   auto sum = hn::Zero(d);
-  for (size_t s = low; s < high; s += n) {
-    const auto logit = hn::Load(d, logits + s);
-    const auto weight = exp_nonpositive(d, hn::Sub(logit, hn::Set(d, own)));
+  for (size_t s = first; s < end; s += n) {
+    const auto distance = hn::Sub(hn::Load(d, logits + s), own);
+    auto weight = exp_of_weight(d, distance);
+    if constexpr (!whole) {
+      weight = hn::IfThenZeroElse(hn::Lt(distance, hn::Set(d, -87.0f)), weight);
+    }
     hn::Store(weight, d, logits + s);
     sum = hn::Add(sum, weight);
   }
-  scale_to_greatest(own, maximum, shrink, grow);
+  scale_to_greatest(hn::GetLane(own), maximum, shrink, grow);
   total = total * shrink + hn::ReduceSum(d, sum) * grow;
 }
 
-// codes[s] = weights[s] * scales[s] in units of the returned one, of which the greatest has 127,
-// for whole vectors that hold slots [low, high). Scales of slots that weigh nothing need not be
-// numbers.
-HWY_INLINE float quantize_weights(const float* HWY_RESTRICT weights,
-                                  const float* HWY_RESTRICT scales, size_t low, size_t high,
-                                  uint8_t* HWY_RESTRICT codes) {
+// codes[s] = weights[s] * scales[s] in units of the returned one, of which the greatest has 127.
+// Scales of slots that weigh nothing need not be numbers.
+template <bool whole>
+HWY_INLINE float quantize_weights(const Span<whole>& span, const float* HWY_RESTRICT weights,
+                                  const float* HWY_RESTRICT scales, uint8_t* HWY_RESTRICT codes) {
   const Floats d;
   const size_t n = hn::Lanes(d);
+  const size_t first = span.first_vector(), end = span.end_vector();
   const auto product = [&](size_t s) HWY_ATTR {
     const auto weight = hn::Load(d, weights + s);
-    return hn::IfThenZeroElse(hn::Eq(weight, hn::Zero(d)),
-                              hn::Mul(weight, hn::LoadU(d, scales + s)));
+    const auto scaled = hn::Mul(weight, hn::LoadU(d, scales + s));
+    return whole ? scaled : hn::IfThenZeroElse(hn::Eq(weight, hn::Zero(d)), scaled);
   };
   auto greatest = hn::Zero(d);
-  for (size_t s = low / n * n; s < high; s += n) greatest = hn::Max(greatest, product(s));
+  for (size_t s = first; s < end; s += n) greatest = hn::Max(greatest, product(s));
   const float top = hn::ReduceMax(d, greatest);
   const auto inverse = hn::Set(d, top > 0 ? 127 / top : 0.0f);
   const hn::Rebind<uint8_t, Floats> d8;
-  for (size_t s = low / n * n; s < high; s += n) {
-    const auto code = hn::Min(hn::Mul(product(s), inverse), hn::Set(d, 127.0f));
-    hn::StoreU(hn::DemoteTo(d8, hn::NearestInt(code)), d8, codes + s);
+  for (size_t s = first; s < end; s += n) {
+    const auto code = hn::NearestInt(hn::Mul(product(s), inverse));
+    hn::StoreU(hn::TruncateTo(d8, hn::BitCast(hn::RebindToUnsigned<Floats>(), code)), d8, codes + s);
   }
   return top / 127;
 }
@@ -352,6 +362,8 @@ class Attending {
         group_(shape.query_heads / shape.kv_heads),
         elements_(cache_row_elements(shape.head_dim)),
         slots_(cache_slots(cache.type, cache.slots)),
+        adjusted_(shape.soft_cap > 0 || shape.linear_bias.slopes || shape.distance_bias.table ||
+                  shape.relative.key || shape.relative.query),
         work_(shape, scratch, rows_, elements_) {
     const Floats d;
     for (size_t row = 0; row < rows_; ++row) {
@@ -375,12 +387,12 @@ class Attending {
   size_t end_position() const { return sight_.seen_end(count_ - 1); }
 
   // What the rows get from positions [p, end).
-  void run(size_t p, size_t end, const RowState& partial) const {
-    clear(partial, rows_, elements_);
+  void run(size_t p, size_t end, const RowState& state) const {
+    clear(state, rows_, elements_);
     for (size_t tile_end = 0; p < end; p = tile_end) {
       tile_end = std::min(cut_end(cache_, p, kTile), end);
       const size_t slot = p % cache_.slots;
-      run_tile(slot / kTile * kTile, p - slot % kTile, tile_end, partial);
+      run_tile(slot / kTile * kTile, p - slot % kTile, tile_end, state);
     }
   }
 
@@ -388,93 +400,122 @@ class Attending {
   static constexpr bool kCodes = std::is_same_v<T, int8_t>;
   using Key = std::conditional_t<kCodes, uint8_t, T>;
 
-  // The tile that begins at slot `tile`, where position `origin` is or would be.
-  void run_tile(size_t tile, size_t origin, size_t tile_end, const RowState& partial) const {
-    const size_t at = (kv_head_ * slots_ + tile) * elements_;
-    const Key* const keys = static_cast<const Key*>(cache_.keys) + at;
-    const T* const values = static_cast<const T*>(cache_.values) + at;
-    const float* const key_scales = kCodes ? cache_.key_scales + kv_head_ * slots_ + tile : nullptr;
-    const float* const value_scales =
-        kCodes ? cache_.value_scales + kv_head_ * slots_ + tile : nullptr;
+  // What is at one tile's slots, the first of which is or would be position `origin`'s.
+  struct Tile {
+    const Key* keys;
+    const T* values;
+    const float *key_scales, *value_scales;  // of int8
+    size_t origin;
+  };
+
+  // The tile that begins at slot `slot`, whose positions from `end` on are another's.
+  void run_tile(size_t slot, size_t origin, size_t end, const RowState& state) const {
+    const size_t row_at = kv_head_ * slots_ + slot, at = row_at * elements_;
+    const Tile tile = {static_cast<const Key*>(cache_.keys) + at,
+                       static_cast<const T*>(cache_.values) + at,
+                       kCodes ? cache_.key_scales + row_at : nullptr,
+                       kCodes ? cache_.value_scales + row_at : nullptr, origin};
     if constexpr (kCodes) {
-      if (shape_.relative.query) widen_keys(keys, key_scales);
+      if (shape_.relative.query) widen_keys(tile.keys, tile.key_scales);
     }
     for (size_t row = 0, row_end = 0; row < rows_; row = row_end) {
       row_end = std::min(row + kRows, rows_);
       const size_t from = std::max(sight_.first_seen(row / group_), origin);
-      const size_t to = std::min(sight_.seen_end((row_end - 1) / group_), tile_end);
+      const size_t to = std::min(sight_.seen_end((row_end - 1) / group_), end);
       if (from >= to) continue;
-      const auto run_rows = [&]<size_t n>() HWY_ATTR {
-        run_tile_rows<n>(row, keys, values, key_scales, value_scales, origin, from - origin,
-                         to - origin, partial);
-      };
+      const size_t low = from - origin, high = to - origin;
       switch (row_end - row) {
         case 1:
-          run_rows.template operator()<1>();
+          run_rows<1>(row, tile, low, high, state);
           break;
         case 2:
-          run_rows.template operator()<2>();
+          run_rows<2>(row, tile, low, high, state);
           break;
         case 3:
-          run_rows.template operator()<3>();
+          run_rows<3>(row, tile, low, high, state);
           break;
         default:
-          run_rows.template operator()<4>();
+          run_rows<4>(row, tile, low, high, state);
       }
     }
   }
 
-  // Rows [row, row + n) and the tile's slots [low, high).
+  // Rows [row, row + n) and the tile's slots [low, high), of which each row sees some or none.
   template <size_t n>
-  void run_tile_rows(size_t row, const Key* keys, const T* values, const float* key_scales,
-                     const float* value_scales, size_t origin, size_t low, size_t high,
-                     const RowState& partial) const {
-    const RelativeRows& relative = shape_.relative;
-    const bool biased = shape_.linear_bias.slopes || shape_.distance_bias.table;
-    const float* const queries = work_.queries + row * elements_;
-    float* const sums = partial.sums + row * elements_;
+  void run_rows(size_t row, const Tile& tile, size_t low, size_t high,
+                const RowState& state) const {
+    float* const sums = state.sums + row * elements_;
     if constexpr (kCodes) {
       const QueryCodes codes = {work_.codes + row * elements_, work_.starts + row,
                                 work_.scales + row};
-      multiply_keys<n>(codes, elements_, keys, key_scales, low, high, work_.weights);
+      multiply_keys<n>(codes, elements_, tile.keys, tile.key_scales, low, high, work_.weights);
     } else {
-      multiply_keys<n>(queries, elements_, keys, low, high, work_.weights);
+      multiply_keys<n>(work_.queries + row * elements_, elements_, tile.keys, low, high,
+                       work_.weights);
     }
     Joins joins;
     for (size_t r = 0; r < n; ++r) {
-      const size_t token = (row + r) / group_, head = kv_head_ * group_ + (row + r) % group_;
-      const size_t begin = std::max(sight_.first_seen(token), origin + low) - origin;
-      const size_t end =
-          std::max(std::min(sight_.seen_end(token), origin + high), origin + low) - origin;
-      float* const weights = work_.weights + r * kTile;
-      const ptrdiff_t own = static_cast<ptrdiff_t>(sight_.position + token - origin);
-      if (relative.key || relative.query) {
-        if constexpr (kCodes) {
-          add_relative_logits(shape_, head, queries + r * elements_, work_.keys, own, begin, end,
-                              weights);
-        } else {
-          add_relative_logits(shape_, head, queries + r * elements_, keys, own, begin, end,
-                              weights);
-        }
-      }
-      if (biased) fill_biases(shape_, head, own, work_.biases);
-      weigh(shape_.soft_cap, biased ? work_.biases : nullptr, low, high, begin, end, weights,
-            partial.maxima[row + r], partial.totals[row + r], joins.shrink[r], joins.grow[r]);
-      if (relative.value && begin < end) {
-        add_relative_values(shape_, head, weights, own, begin, end, joins.shrink[r], joins.grow[r],
-                            sums + r * elements_);
+      const size_t token = (row + r) / group_;
+      const size_t begin = std::max(sight_.first_seen(token), tile.origin + low) - tile.origin;
+      const size_t end = std::min(sight_.seen_end(token), tile.origin + high);
+      if (begin == 0 && end == tile.origin + kTile) {
+        weigh_row<true>(row + r, r, tile, {low, high, begin, kTile}, state, joins);
+      } else if (begin + tile.origin < end) {
+        weigh_row<false>(row + r, r, tile, {low, high, begin, end - tile.origin}, state, joins);
+      } else {
+        std::fill(work_.weights + r * kTile, work_.weights + (r + 1) * kTile, 0.0f);
+        std::fill(work_.weight_codes + r * kTile, work_.weight_codes + (r + 1) * kTile, uint8_t{0});
         joins.shrink[r] = 1;
-      }
-      if constexpr (kCodes) {
-        joins.grow[r] *=
-            quantize_weights(weights, value_scales, low, high, work_.weight_codes + r * kTile);
+        joins.grow[r] = 0;
       }
     }
     if constexpr (kCodes) {
-      add_values<n>(work_.weight_codes, values, elements_, low, high, joins, sums);
+      add_values<n>(work_.weight_codes, tile.values, elements_, low, high, joins, sums);
     } else {
-      add_values<n>(work_.weights, values, elements_, low, high, joins, sums);
+      add_values<n>(work_.weights, tile.values, elements_, low, high, joins, sums);
     }
+  }
+
+  // From the logits of one row, which is number r of those at hand, to the weights of its values.
+  template <bool whole>
+  HWY_INLINE void weigh_row(size_t row, size_t r, const Tile& tile, const Span<whole>& span,
+                            const RowState& state, Joins& joins) const {
+    float* const weights = work_.weights + r * kTile;
+    if (adjusted_) adjust_row(row, tile, span.low, span.high, span.begin, span.end, weights);
+    weigh(span, weights, state.maxima[row], state.totals[row], joins.shrink[r], joins.grow[r]);
+    if (shape_.relative.value) {
+      add_relative_values(shape_, head_of(row), weights, own_slot(row, tile), span.begin, span.end,
+                          joins.shrink[r], joins.grow[r], state.sums + row * elements_);
+      joins.shrink[r] = 1;
+    }
+    if constexpr (kCodes) {
+      joins.grow[r] *=
+          quantize_weights(span, weights, tile.value_scales, work_.weight_codes + r * kTile);
+    }
+  }
+
+  // All that may happen to logits before their softmax.
+  HWY_NOINLINE void adjust_row(size_t row, const Tile& tile, size_t low, size_t high, size_t begin,
+                               size_t end, float* logits) const {
+    const ptrdiff_t own = own_slot(row, tile);
+    if (shape_.relative.key || shape_.relative.query) {
+      const float* const query = work_.queries + row * elements_;
+      if constexpr (kCodes) {
+        add_relative_logits(shape_, head_of(row), query, work_.keys, own, begin, end, logits);
+      } else {
+        add_relative_logits(shape_, head_of(row), query, tile.keys, own, begin, end, logits);
+      }
+    }
+    const bool biased = shape_.linear_bias.slopes || shape_.distance_bias.table;
+    if (biased) fill_biases(shape_, head_of(row), own, work_.biases);
+    adjust(shape_.soft_cap, biased ? work_.biases : nullptr, low, high, logits);
+  }
+
+  size_t head_of(size_t row) const { return kv_head_ * group_ + row % group_; }
+
+  // The tile's slot of a row's own position, maybe before or past its end.
+  ptrdiff_t own_slot(size_t row, const Tile& tile) const {
+    return static_cast<ptrdiff_t>(sight_.position + row / group_ - tile.origin);
   }
 
   void widen_keys(const uint8_t* keys, const float* scales) const {
@@ -491,6 +532,7 @@ class Attending {
   Sight sight_;
   size_t kv_head_, count_, rows_, group_, elements_;
   size_t slots_;  // of a head, with those that only fill memory
+  bool adjusted_;
   Workspace work_;
 };
 

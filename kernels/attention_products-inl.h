@@ -22,6 +22,9 @@ namespace volvelle::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 constexpr size_t kTile = kCacheTile;
+#ifndef PFHINT
+#define PFHINT 2
+#endif
 // Query rows whose sums stay in registers while a tile passes by.
 constexpr size_t kRows = 4;
 
@@ -165,9 +168,12 @@ HWY_INLINE void multiply_keys(const QueryCodes& queries, size_t elements,
     if constexpr (rows > 1) a1 = b1 = hn::Set(ds, queries.starts[1]);
     if constexpr (rows > 2) a2 = b2 = hn::Set(ds, queries.starts[2]);
     if constexpr (rows > 3) a3 = b3 = hn::Set(ds, queries.starts[3]);
+    HWY_UNROLL(4)
     for (size_t e = 0; e < elements; e += 4) {
       const auto a = hn::LoadU(du, a_keys + e * kKeyLanes);
       const auto b = hn::LoadU(du, b_keys + e * kKeyLanes);
+      __builtin_prefetch(a_keys + e * kKeyLanes + kTile*elements, 0, PFHINT);
+      __builtin_prefetch(b_keys + e * kKeyLanes + kTile*elements, 0, PFHINT);
       const auto q0 = broadcast_four(Signed(), codes + e);
       a0 = add_dot(a, q0, a0);
       b0 = add_dot(b, q0, b0);
@@ -215,10 +221,13 @@ HWY_INLINE void add_values_at(size_t e, const uint8_t* HWY_RESTRICT codes,
   const int8_t* const b_values = values + q8_value_index(0, e + n, elements);
   auto a0 = hn::Zero(Sums()), b0 = a0;
   [[maybe_unused]] auto a1 = a0, b1 = a0, a2 = a0, b2 = a0, a3 = a0, b3 = a0;
+  HWY_UNROLL(4)
   for (size_t s = low / 4 * 4; s < high; s += 4) {
     const auto a = hn::LoadU(di, a_values + s * kValueLanes);
     auto b = a;
     if constexpr (vectors > 1) b = hn::LoadU(di, b_values + s * kValueLanes);
+      __builtin_prefetch(a_values + s * kValueLanes + kTile*elements, 0, PFHINT);
+      __builtin_prefetch(b_values + s * kValueLanes + kTile*elements, 0, PFHINT);
     const auto w0 = broadcast_four(Unsigned(), codes + s);
     a0 = add_short_dot(w0, a, a0);
     if constexpr (vectors > 1) b0 = add_short_dot(w0, b, b0);
