@@ -17,6 +17,7 @@
 // After foreach_target.h, which includes this file once per target.
 #include "hwy/highway.h"
 #include "kernels/attention_products-inl.h"
+#include "kernels/hadamard-inl.h"
 #include "kernels/math-inl.h"
 #include "kernels/vectors-inl.h"
 
@@ -46,6 +47,7 @@ struct Workspace {
   float* weights;   // [kRows, kTile], logits, then e^(logit - the tile's greatest)
   float* biases;    // [kTile], of one row's logits
   float* keys;      // [kTile, elements], of int8 keys, where relative rows want them as floats
+  float* spread;    // [elements], of one query
   float* scales;    // [rows], of query codes
   int32_t* starts;  // [rows], see QueryCodes
   int8_t* codes;    // [rows, elements], of queries
@@ -61,6 +63,7 @@ struct Workspace {
     weights = take(kRows * kTile);
     biases = take(kTile);
     keys = take(shape.relative.query ? kTile * elements : 0);
+    spread = take(elements);
     scales = take(rows);
     starts = reinterpret_cast<int32_t*>(take(rows));
     codes = reinterpret_cast<int8_t*>(take(rows * elements / sizeof(float)));
@@ -70,6 +73,13 @@ struct Workspace {
 
   float* end;
 };
+
+// Transforms a padded row, and returns what products with another such row must be multiplied by.
+float transform(float* row, size_t elements) {
+  const size_t block = q8_block(elements);
+  hadamard(row, elements, block);
+  return 1 / static_cast<float>(block);
+}
 
 size_t rows_of(const AttentionShape& shape, size_t count) {
   return count * (shape.query_heads / shape.kv_heads);
@@ -192,7 +202,8 @@ HWY_INLINE void scale_to_greatest(float greatest, float& maximum, float& shrink,
   }
 }
 
-// Logits of whole vectors that hold slots [low, high), capped and then biased. `biases` may be null.
+// Logits of whole vectors that hold slots [low, high), capped and then biased. `biases` may be
+// null.
 HWY_NOINLINE void adjust(float soft_cap, const float* HWY_RESTRICT biases, size_t low, size_t high,
                          float* HWY_RESTRICT logits) {
   const Floats d;
@@ -213,7 +224,9 @@ template <bool whole>
 struct Span {
   size_t low, high, begin, end;
 
-  size_t first_vector() const { return whole ? 0 : low / hn::Lanes(Floats()) * hn::Lanes(Floats()); }
+  size_t first_vector() const {
+    return whole ? 0 : low / hn::Lanes(Floats()) * hn::Lanes(Floats());
+  }
   size_t end_vector() const { return whole ? kTile : high; }  // or what follows in its last vector
 };
 
@@ -248,8 +261,8 @@ HWY_INLINE void weigh(const Span<whole>& span, float* HWY_RESTRICT logits, float
   total = total * shrink + hn::ReduceSum(d, sum) * grow;
 }
 
-// codes[s] = weights[s] * scales[s] in units of the returned one, of which the greatest has 127.
-// Scales of slots that weigh nothing need not be numbers.
+// codes[s] = weights[s] * scales[s] in units of the returned one, of which the greatest has
+// kLargestWeight. Scales of slots that weigh nothing need not be numbers.
 template <bool whole>
 HWY_INLINE float quantize_weights(const Span<whole>& span, const float* HWY_RESTRICT weights,
                                   const float* HWY_RESTRICT scales, uint8_t* HWY_RESTRICT codes) {
@@ -264,13 +277,14 @@ HWY_INLINE float quantize_weights(const Span<whole>& span, const float* HWY_REST
   auto greatest = hn::Zero(d);
   for (size_t s = first; s < end; s += n) greatest = hn::Max(greatest, product(s));
   const float top = hn::ReduceMax(d, greatest);
-  const auto inverse = hn::Set(d, top > 0 ? 127 / top : 0.0f);
+  const auto inverse = hn::Set(d, top > 0 ? kLargestWeight / top : 0.0f);
   const hn::Rebind<uint8_t, Floats> d8;
   for (size_t s = first; s < end; s += n) {
     const auto code = hn::NearestInt(hn::Mul(product(s), inverse));
-    hn::StoreU(hn::TruncateTo(d8, hn::BitCast(hn::RebindToUnsigned<Floats>(), code)), d8, codes + s);
+    hn::StoreU(hn::TruncateTo(d8, hn::BitCast(hn::RebindToUnsigned<Floats>(), code)), d8,
+               codes + s);
   }
-  return top / 127;
+  return top / kLargestWeight;
 }
 
 // Which positions a token sees: [first_seen(t), seen_end(t)), counted from the session's first; `t`
@@ -376,7 +390,10 @@ class Attending {
       });
       if constexpr (kCodes) {
         int8_t* const codes = work_.codes + row * elements_;
-        work_.scales[row] = quantize_q8(padded, elements_, codes);
+        float* const spread = work_.spread;
+        std::copy(padded, padded + elements_, spread);
+        const float factor = q8_transforms_keys(shape) ? transform(spread, elements_) : 1;
+        work_.scales[row] = quantize_q8(spread, elements_, codes) * factor;
         work_.starts[row] = -kKeyOffset * std::accumulate(codes, codes + elements_, int32_t{0});
       }
     }
@@ -560,18 +577,21 @@ void merge_parts(const AttentionShape& shape, size_t count, const float* partial
   }
 }
 
-void write_merged(const AttentionShape& shape, const AttentionChunk& chunk, size_t kv_head,
-                  size_t first, size_t count, const float* merged) {
+void write_merged(const AttentionShape& shape, CacheType type, const AttentionChunk& chunk,
+                  size_t kv_head, size_t first, size_t count, float* merged) {
   const Floats d;
   const size_t rows = rows_of(shape, count), group = shape.query_heads / shape.kv_heads;
   const size_t elements = cache_row_elements(shape.head_dim);
-  const RowState partial(const_cast<float*>(merged), rows, elements);
+  const RowState state(merged, rows, elements);
+  const bool transformed = type == CacheType::kQ8 && q8_transforms_values(shape);
   for (size_t row = 0; row < rows; ++row) {
     float* output = chunk.outputs + (first + row / group) * chunk.output_stride +
                     (kv_head * group + row % group) * shape.head_dim;
+    float* const sums = state.sums + row * elements;
+    const float factor = transformed ? transform(sums, elements) : 1;
     for_each_vector(d, shape.head_dim, [&](auto lanes, size_t i) HWY_ATTR {
-      const auto sums = lanes.load(d, partial.sums + row * elements + i);
-      lanes.store(hn::Div(sums, hn::Set(d, partial.totals[row])), d, output + i);
+      const auto sum = hn::Mul(lanes.load(d, sums + i), hn::Set(d, factor));
+      lanes.store(hn::Div(sum, hn::Set(d, state.totals[row])), d, output + i);
     });
   }
 }
@@ -589,7 +609,7 @@ void attend(const AttentionShape& shape, const CacheView& cache, const Attention
       attending.run(p, end, part);
       merge(part, rows, elements, merged);
     }
-    HWY_NAMESPACE::write_merged(shape, chunk, kv_head, first, count, work.merged);
+    HWY_NAMESPACE::write_merged(shape, cache.type, chunk, kv_head, first, count, work.merged);
   });
 }
 
@@ -623,20 +643,9 @@ void store_row(CacheType type, void* rows, size_t row, size_t head_dim, const fl
   std::memset(to + head_dim * bytes, 0, (elements - head_dim) * bytes);
 }
 
-// Codes of a row go where index(element) says.
-template <class Code, class Index>
-float store_codes(size_t head_dim, const float* from, int offset, const Index& index, Code* to) {
-  int8_t codes[kMaxHeadDim];
-  const float scale = quantize_q8(from, head_dim, codes);
-  std::fill(codes + head_dim, codes + cache_row_elements(head_dim), int8_t{0});
-  for (size_t e = 0; e < cache_row_elements(head_dim); ++e) {
-    to[index(e)] = static_cast<Code>(codes[e] + offset);
-  }
-  return scale;
-}
-
 }  // namespace
 
+HWY_EXPORT(transform);
 HWY_EXPORT(attend);
 HWY_EXPORT(attend_part);
 HWY_EXPORT(merge_parts);
@@ -659,9 +668,9 @@ void merge_parts(const AttentionShape& shape, size_t count, const float* partial
   HWY_DYNAMIC_DISPATCH(merge_parts)(shape, count, partials, parts, merged);
 }
 
-void write_merged(const AttentionShape& shape, const AttentionChunk& chunk, size_t kv_head,
-                  size_t first, size_t count, const float* merged) {
-  HWY_DYNAMIC_DISPATCH(write_merged)(shape, chunk, kv_head, first, count, merged);
+void write_merged(const AttentionShape& shape, CacheType type, const AttentionChunk& chunk,
+                  size_t kv_head, size_t first, size_t count, float* merged) {
+  HWY_DYNAMIC_DISPATCH(write_merged)(shape, type, chunk, kv_head, first, count, merged);
 }
 
 size_t attention_scratch_floats(const AttentionShape& shape) {
@@ -681,6 +690,25 @@ void clear_partial(const AttentionShape& shape, size_t count, float* merged) {
   HWY_STATIC_DISPATCH(clear_partial)(shape, count, merged);
 }
 
+namespace {
+
+// Stores the codes of a row, each plus `offset`, where index(element) says; returns their scale.
+template <class Code, class Index>
+float store_codes(const float* row, size_t head_dim, bool transformed, int offset,
+                  const Index& index, Code* to) {
+  const size_t elements = cache_row_elements(head_dim);
+  float padded[kMaxHeadDim];
+  int8_t codes[kMaxHeadDim];
+  std::copy(row, row + head_dim, padded);
+  std::fill(padded + head_dim, padded + elements, 0.0f);
+  if (transformed) HWY_DYNAMIC_DISPATCH(transform)(padded, elements);
+  const float scale = quantize_q8(padded, elements, codes);
+  for (size_t e = 0; e < elements; ++e) to[index(e)] = static_cast<Code>(codes[e] + offset);
+  return scale;
+}
+
+}  // namespace
+
 void store_key(const CacheView& cache, const AttentionShape& shape, size_t kv_head, size_t slot,
                const float* row) {
   if (cache.type != CacheType::kQ8) {
@@ -689,7 +717,8 @@ void store_key(const CacheView& cache, const AttentionShape& shape, size_t kv_he
   const size_t elements = cache_row_elements(shape.head_dim);
   const size_t before = kv_head * cache_slots(cache.type, cache.slots);
   cache.key_scales[before + slot] = store_codes(
-      shape.head_dim, row, kKeyOffset, [&](size_t e) { return q8_key_index(slot, e, elements); },
+      row, shape.head_dim, q8_transforms_keys(shape), kKeyOffset,
+      [&](size_t e) { return q8_key_index(slot, e, elements); },
       static_cast<uint8_t*>(cache.keys) + before * elements);
 }
 
@@ -701,7 +730,8 @@ void store_value(const CacheView& cache, const AttentionShape& shape, size_t kv_
   const size_t elements = cache_row_elements(shape.head_dim);
   const size_t before = kv_head * cache_slots(cache.type, cache.slots);
   cache.value_scales[before + slot] = store_codes(
-      shape.head_dim, row, 0, [&](size_t e) { return q8_value_index(slot, e, elements); },
+      row, shape.head_dim, q8_transforms_values(shape), 0,
+      [&](size_t e) { return q8_value_index(slot, e, elements); },
       static_cast<int8_t*>(cache.values) + before * elements);
 }
 

@@ -51,6 +51,13 @@ constexpr size_t q8_value_index(size_t s, size_t e, size_t elements) {
 // signed bytes, and what the offset adds to a product depends on the query alone.
 inline constexpr int kKeyOffset = 128;
 
+// Before they become codes, keys and values go through a Walsh-Hadamard transform in blocks of this
+// many elements, as queries do and outputs do back.
+constexpr size_t q8_block(size_t elements) { return elements & (~elements + 1); }
+
+// Codes of weights are 0 ... 255.
+inline constexpr int kLargestWeight = 255;
+
 // Cached keys and values of one layer, head by head. Floats and halves: row s of head h is at (h *
 // slots + s) * cache_row_elements(head_dim) elements. Int8: head h begins at h * cache_slots(kQ8,
 // slots) * cache_row_elements(head_dim), and has the layout above. The token at position p lies in
@@ -109,6 +116,10 @@ struct AttentionShape {
   RelativeRows relative;
 };
 
+// Whether an int8 cache's keys, or values, are transformed: not where relative rows join them.
+constexpr bool q8_transforms_keys(const AttentionShape& shape) { return !shape.relative.query; }
+constexpr bool q8_transforms_values(const AttentionShape& shape) { return !shape.relative.value; }
+
 // One chunk's queries and where its outputs go: token t is at position `position + t`, head h of it
 // at t * stride + h * head_dim.
 struct AttentionChunk {
@@ -164,14 +175,14 @@ void clear_partial(const AttentionShape& shape, size_t count, float* merged);
 void merge_parts(const AttentionShape& shape, size_t count, const float* partials, size_t parts,
                  float* merged);
 
-// The outputs, once all parts are merged.
-void write_merged(const AttentionShape& shape, const AttentionChunk& chunk, size_t kv_head,
-                  size_t first, size_t count, const float* merged);
+// The outputs, once all parts of a cache of `type` are merged. `merged` is spent.
+void write_merged(const AttentionShape& shape, CacheType type, const AttentionChunk& chunk,
+                  size_t kv_head, size_t first, size_t count, float* merged);
 
 namespace scalar {
 // The same in the plainest form: all logits of a token, their softmax, the weighted sum, in double.
-// Of an int8 cache it makes the same roundings: of each query to int8, and in each tile of each
-// token's weights, times the values' scales, to 0 ... 127.
+// Of an int8 cache it makes the same roundings: of each transformed query to int8, and in each tile
+// of each token's weights, times the values' scales, to 0 ... kLargestWeight.
 void attend(const AttentionShape& shape, const CacheView& cache, const AttentionChunk& chunk,
             size_t kv_head, size_t first, size_t count);
 }  // namespace scalar

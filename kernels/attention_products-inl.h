@@ -172,8 +172,8 @@ HWY_INLINE void multiply_keys(const QueryCodes& queries, size_t elements,
     for (size_t e = 0; e < elements; e += 4) {
       const auto a = hn::LoadU(du, a_keys + e * kKeyLanes);
       const auto b = hn::LoadU(du, b_keys + e * kKeyLanes);
-      __builtin_prefetch(a_keys + e * kKeyLanes + kTile*elements, 0, PFHINT);
-      __builtin_prefetch(b_keys + e * kKeyLanes + kTile*elements, 0, PFHINT);
+      __builtin_prefetch(a_keys + e * kKeyLanes + kTile * elements, 0, PFHINT);
+      __builtin_prefetch(b_keys + e * kKeyLanes + kTile * elements, 0, PFHINT);
       const auto q0 = broadcast_four(Signed(), codes + e);
       a0 = add_dot(a, q0, a0);
       b0 = add_dot(b, q0, b0);
@@ -226,25 +226,25 @@ HWY_INLINE void add_values_at(size_t e, const uint8_t* HWY_RESTRICT codes,
     const auto a = hn::LoadU(di, a_values + s * kValueLanes);
     auto b = a;
     if constexpr (vectors > 1) b = hn::LoadU(di, b_values + s * kValueLanes);
-      __builtin_prefetch(a_values + s * kValueLanes + kTile*elements, 0, PFHINT);
-      __builtin_prefetch(b_values + s * kValueLanes + kTile*elements, 0, PFHINT);
+    __builtin_prefetch(a_values + s * kValueLanes + kTile * elements, 0, PFHINT);
+    __builtin_prefetch(b_values + s * kValueLanes + kTile * elements, 0, PFHINT);
     const auto w0 = broadcast_four(Unsigned(), codes + s);
-    a0 = add_short_dot(w0, a, a0);
-    if constexpr (vectors > 1) b0 = add_short_dot(w0, b, b0);
+    a0 = add_dot(w0, a, a0);
+    if constexpr (vectors > 1) b0 = add_dot(w0, b, b0);
     if constexpr (rows > 1) {
       const auto w1 = broadcast_four(Unsigned(), codes + kTile + s);
-      a1 = add_short_dot(w1, a, a1);
-      if constexpr (vectors > 1) b1 = add_short_dot(w1, b, b1);
+      a1 = add_dot(w1, a, a1);
+      if constexpr (vectors > 1) b1 = add_dot(w1, b, b1);
     }
     if constexpr (rows > 2) {
       const auto w2 = broadcast_four(Unsigned(), codes + 2 * kTile + s);
-      a2 = add_short_dot(w2, a, a2);
-      if constexpr (vectors > 1) b2 = add_short_dot(w2, b, b2);
+      a2 = add_dot(w2, a, a2);
+      if constexpr (vectors > 1) b2 = add_dot(w2, b, b2);
     }
     if constexpr (rows > 3) {
       const auto w3 = broadcast_four(Unsigned(), codes + 3 * kTile + s);
-      a3 = add_short_dot(w3, a, a3);
-      if constexpr (vectors > 1) b3 = add_short_dot(w3, b, b3);
+      a3 = add_dot(w3, a, a3);
+      if constexpr (vectors > 1) b3 = add_dot(w3, b, b3);
     }
   }
   const auto join_row = [&](hn::Vec<Sums> a, hn::Vec<Sums> b, size_t r) HWY_ATTR {

@@ -33,14 +33,30 @@ double value(const CacheView& cache, size_t head, size_t s, size_t elements, siz
          static_cast<double>(cache.value_scales[row]);
 }
 
+// The Walsh-Hadamard transform of each block of x.
+template <typename T>
+void transform(std::span<T> x) {
+  const size_t block = q8_block(x.size());
+  for (size_t half = 1; half < block; half *= 2) {
+    for (size_t i = 0; i < x.size(); ++i) {
+      if (i & half) continue;
+      const T a = x[i], b = x[i + half];
+      x[i] = a + b;
+      x[i + half] = a - b;
+    }
+  }
+}
+
 // The weights of consecutive slots of one tile, such that each times its value's scale is a whole
-// number of 0 ... 127 units. Weights that are equal but for double's precision round alike.
+// number of 0 ... kLargestWeight units. Weights that are equal but for double's precision round
+// alike.
 void round_weights(std::span<double> weights, const float* scales) {
   double top = 0;
   for (size_t i = 0; i < weights.size(); ++i) top = std::max(top, weights[i] * scales[i]);
   for (size_t i = 0; i < weights.size() && top > 0; ++i) {
     if (scales[i] == 0) continue;  // a row of zeros, whatever it weighs
-    weights[i] = std::nearbyint(weights[i] * scales[i] / top * 127) * top / 127 / scales[i];
+    weights[i] = std::nearbyint(weights[i] * scales[i] / top * kLargestWeight) * top /
+                 kLargestWeight / scales[i];
   }
 }
 
@@ -74,20 +90,30 @@ void attend(const AttentionShape& shape, const CacheView& cache, const Attention
       return (position - cache.first_position) % cache.slots;
     };
     std::vector<double> weights(end - begin), rounded;
-    std::vector<float> scaled(shape.head_dim);
-    std::vector<int8_t> codes(shape.head_dim);
+    std::vector<float> scaled(elements);
+    std::vector<int8_t> codes(elements);
+    std::vector<double> sums(elements);
     for (size_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
       const float* query = chunk.queries + token * chunk.query_stride + head * shape.head_dim;
-      for (size_t i = 0; i < shape.head_dim; ++i) scaled[i] = query[i] * shape.scale;
-      const float step = quantize_q8(scaled.data(), shape.head_dim, codes.data());
+      double step = 1;  // of query codes
+      if (cache.type == CacheType::kQ8) {
+        std::fill(scaled.begin(), scaled.end(), 0.0f);
+        for (size_t i = 0; i < shape.head_dim; ++i) scaled[i] = query[i] * shape.scale;
+        if (q8_transforms_keys(shape)) {
+          transform(std::span(scaled));
+          step /= static_cast<double>(q8_block(elements));
+        }
+        step *= quantize_q8(scaled.data(), elements, codes.data());
+      }
       float* output = chunk.outputs + token * chunk.output_stride + head * shape.head_dim;
       for (size_t p = begin; p < end; ++p) {
         const size_t r = relative_row(p, head);
         double dot = 0, related = 0;
-        for (size_t i = 0; i < shape.head_dim; ++i) {
+        for (size_t i = 0; i < elements; ++i) {
           const double k = key(cache, kv_head, slot_of(p), elements, i);
-          dot += k * (cache.type == CacheType::kQ8 ? static_cast<double>(codes[i]) * step
-                                                   : static_cast<double>(query[i]) * shape.scale);
+          if (cache.type == CacheType::kQ8) dot += k * codes[i] * step;
+          if (i >= shape.head_dim) continue;
+          if (cache.type != CacheType::kQ8) dot += k * query[i] * shape.scale;
           if (relative.key) related += static_cast<double>(query[i]) * relative.key[r + i];
           if (relative.query) related += k * relative.query[r + i];
         }
@@ -115,14 +141,20 @@ void attend(const AttentionShape& shape, const CacheView& cache, const Attention
         round_weights({rounded.data() + p - begin, tile_end - p},
                       cache.value_scales + kv_head * cache_slots(cache.type, cache.slots) + s);
       }
-      for (size_t i = 0; i < shape.head_dim; ++i) {
-        double sum = 0;
+      for (size_t i = 0; i < elements; ++i) {
+        sums[i] = 0;
         for (size_t p = begin; p < end; ++p) {
-          sum += rounded[p - begin] * value(cache, kv_head, slot_of(p), elements, i);
-          if (relative.value) sum += weights[p - begin] * relative.value[relative_row(p, head) + i];
+          sums[i] += rounded[p - begin] * value(cache, kv_head, slot_of(p), elements, i);
+          if (relative.value && i < shape.head_dim) {
+            sums[i] += weights[p - begin] * relative.value[relative_row(p, head) + i];
+          }
         }
-        output[i] = static_cast<float>(sum / total);
       }
+      if (cache.type == CacheType::kQ8 && q8_transforms_values(shape)) {
+        transform(std::span(sums));
+        total *= static_cast<double>(q8_block(elements));
+      }
+      for (size_t i = 0; i < shape.head_dim; ++i) output[i] = static_cast<float>(sums[i] / total);
     }
   }
 }

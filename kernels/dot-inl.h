@@ -27,18 +27,6 @@ HWY_INLINE hn::Vec<Sums> add_dot(hn::Vec<Unsigned> a, hn::Vec<Signed> b, hn::Vec
   return hn::SumOfMulQuadAccumulate(Sums(), a, b, sum);
 }
 
-// The same where a is at most 127 and b is not -128, so that two products fit in 16 bits.
-HWY_INLINE hn::Vec<Sums> add_short_dot(hn::Vec<Unsigned> a, hn::Vec<Signed> b, hn::Vec<Sums> sum) {
-  constexpr bool pairs = HWY_ARCH_X86 && HWY_TARGET > HWY_AVX3_DL && HWY_TARGET <= HWY_SSSE3;
-  if constexpr (pairs) {
-    const hn::Repartition<int16_t, Sums> d16;
-    return hn::Add(sum, hn::WidenMulPairwiseAdd(Sums(), hn::SatWidenMulPairwiseAdd(d16, a, b),
-                                                hn::Set(d16, 1)));
-  } else {
-    return add_dot(a, b, sum);
-  }
-}
-
 // The same four bytes in every lane.
 template <class D>
 HWY_INLINE hn::Vec<D> broadcast_four(D d, const void* four) {
