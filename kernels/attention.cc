@@ -12,7 +12,6 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/attention.cc"
-#include "hwy/cache_control.h"
 #include "hwy/foreach_target.h"
 // After foreach_target.h, which includes this file once per target.
 #include "hwy/highway.h"

@@ -22,9 +22,6 @@ namespace volvelle::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 constexpr size_t kTile = kCacheTile;
-#ifndef PFHINT
-#define PFHINT 2
-#endif
 // Query rows whose sums stay in registers while a tile passes by.
 constexpr size_t kRows = 4;
 
@@ -141,6 +138,16 @@ HWY_INLINE void add_values_at(size_t e, const float* HWY_RESTRICT weights,
   if constexpr (rows > 3) join<vectors>(joins, 3, a3, b3, sums + 3 * elements + e);
 }
 
+// Asks for the next tile's bytes that lie as these do in theirs. A tile is about a page, at whose
+// end the CPU stops looking ahead; as they are used is when there is time to ask, and into the
+// second cache, since few lines can be on their way to the first. What is past the cache is not
+// read.
+HWY_INLINE void prefetch_next(const void* bytes, size_t elements) {
+  __builtin_prefetch(
+      reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(bytes) + kTile * elements),
+      /*rw=*/0, /*locality=*/2);
+}
+
 // Codes of a few query rows, whose logits are scale * query . key * key's scale.
 struct QueryCodes {
   const int8_t* codes;    // [rows, elements]
@@ -172,8 +179,8 @@ HWY_INLINE void multiply_keys(const QueryCodes& queries, size_t elements,
     for (size_t e = 0; e < elements; e += 4) {
       const auto a = hn::LoadU(du, a_keys + e * kKeyLanes);
       const auto b = hn::LoadU(du, b_keys + e * kKeyLanes);
-      __builtin_prefetch(a_keys + e * kKeyLanes + kTile * elements, 0, PFHINT);
-      __builtin_prefetch(b_keys + e * kKeyLanes + kTile * elements, 0, PFHINT);
+      prefetch_next(a_keys + e * kKeyLanes, elements);
+      prefetch_next(b_keys + e * kKeyLanes, elements);
       const auto q0 = broadcast_four(Signed(), codes + e);
       a0 = add_dot(a, q0, a0);
       b0 = add_dot(b, q0, b0);
@@ -226,8 +233,8 @@ HWY_INLINE void add_values_at(size_t e, const uint8_t* HWY_RESTRICT codes,
     const auto a = hn::LoadU(di, a_values + s * kValueLanes);
     auto b = a;
     if constexpr (vectors > 1) b = hn::LoadU(di, b_values + s * kValueLanes);
-    __builtin_prefetch(a_values + s * kValueLanes + kTile * elements, 0, PFHINT);
-    __builtin_prefetch(b_values + s * kValueLanes + kTile * elements, 0, PFHINT);
+    prefetch_next(a_values + s * kValueLanes, elements);
+    if constexpr (vectors > 1) prefetch_next(b_values + s * kValueLanes, elements);
     const auto w0 = broadcast_four(Unsigned(), codes + s);
     a0 = add_dot(w0, a, a0);
     if constexpr (vectors > 1) b0 = add_dot(w0, b, b0);
