@@ -4,6 +4,9 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <numeric>
+#include <type_traits>
+#include <utility>
 
 #include "kernels/quantize.h"
 
@@ -12,166 +15,82 @@
 #include "hwy/foreach_target.h"
 // After foreach_target.h, which includes this file once per target.
 #include "hwy/highway.h"
+#include "kernels/attention_products-inl.h"
+#include "kernels/hadamard-inl.h"
 #include "kernels/math-inl.h"
 #include "kernels/vectors-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace volvelle::HWY_NAMESPACE {
 
-// Slots whose keys and values are taken together: in int8 and 128 dimensions both stay in 16 KiB.
-constexpr size_t kTile = 64;
-// Query rows whose sums stay in registers while a tile passes by.
-constexpr size_t kRows = 4;
+// What rows have got from the positions they have met so far. A query row is one head of one token;
+// rows lie token by token.
+struct RowState {
+  float* sums;    // [rows, elements], weighted values
+  float* maxima;  // [rows], greatest logit, which weighs 1; -infinity before the first
+  float* totals;  // [rows], weights, summed
 
-// How the scratch is divided. A query row is one head of one token; rows lie token by token.
-struct Workspace {
-  float* queries;  // [rows, elements], scaled and padded
-  float* sums;     // [rows, elements], weighted values so far
-  float* weights;  // [kRows, kTile], logits, then e^(logit - maximum)
-  float* biases;   // [kTile], of one row's logits
-  float* maxima;   // [rows], greatest logit so far
-  float* totals;   // [rows], weights so far, summed
-
-  Workspace(float* scratch, size_t rows, size_t elements)
-      : queries(scratch),
-        sums(queries + rows * elements),
-        weights(sums + rows * elements),
-        biases(weights + kRows * kTile),
-        maxima(biases + kTile),
-        totals(maxima + rows) {}
+  RowState(float* floats, size_t rows, size_t elements)
+      : sums(floats), maxima(sums + rows * elements), totals(maxima + rows) {}
 
   static size_t floats(size_t rows, size_t elements) {
-    return 2 * rows * elements + (kRows + 1) * kTile + 2 * rows;
+    return (rows * (elements + 2) + 15) / 16 * 16;
   }
 };
 
+// How the scratch is divided.
+struct Workspace {
+  float* merged;    // State after the parts that are done
+  float* part;      // State after the part at hand
+  float* queries;   // [rows, elements], scaled and padded
+  float* weights;   // [kRows, kTile], logits, then e^(logit - the tile's greatest)
+  float* biases;    // [kTile], of one row's logits
+  float* keys;      // [kTile, elements], of int8 keys, where relative rows want them as floats
+  float* spread;    // [elements], of one query
+  float* scales;    // [rows], of query codes
+  int32_t* starts;  // [rows], see QueryCodes
+  int8_t* codes;    // [rows, elements], of queries
+  uint8_t* weight_codes;  // [kRows, kTile]
+
+  Workspace(const AttentionShape& shape, float* scratch, size_t rows, size_t elements) {
+    // As numbers, since what is measured begins at no address at all.
+    auto at = reinterpret_cast<uintptr_t>(scratch);
+    const auto take = [&at](size_t floats) {
+      const size_t bytes = (floats + 15) / 16 * 16 * sizeof(float);
+      return reinterpret_cast<float*>(std::exchange(at, at + bytes));
+    };
+    merged = take(RowState::floats(rows, elements));
+    part = take(RowState::floats(rows, elements));
+    queries = take(rows * elements);
+    weights = take(kRows * kTile);
+    biases = take(kTile);
+    keys = take(shape.relative.query ? kTile * elements : 0);
+    spread = take(elements);
+    scales = take(rows);
+    starts = reinterpret_cast<int32_t*>(take(rows));
+    codes = reinterpret_cast<int8_t*>(take(rows * elements / sizeof(float)));
+    weight_codes = reinterpret_cast<uint8_t*>(take(kRows * kTile / sizeof(float)));
+    end = at;
+  }
+
+  uintptr_t end;
+};
+
+// Transforms a padded row, and returns what products with another such row must be multiplied by.
+float transform(float* row, size_t elements) {
+  const size_t block = q8_block(elements);
+  transform_blocks(block, elements, 1, row);
+  return 1 / static_cast<float>(block);
+}
+
+size_t rows_of(const AttentionShape& shape, size_t count) {
+  return count * (shape.query_heads / shape.kv_heads);
+}
+
 size_t attention_scratch_floats(const AttentionShape& shape) {
-  return Workspace::floats(kAttentionTokens * (shape.query_heads / shape.kv_heads),
-                           cache_row_elements(shape.head_dim));
-}
-
-HWY_INLINE hn::Vec<Floats> load_elements(Floats d, const float* from) { return hn::LoadU(d, from); }
-
-HWY_INLINE hn::Vec<Floats> load_elements(Floats d, const uint16_t* from) {
-  return promote_halves(d, hn::LoadU(hn::Rebind<uint16_t, Floats>(), from));
-}
-
-HWY_INLINE hn::Vec<Floats> load_elements(Floats d, const int8_t* from) {
-  const auto codes = hn::LoadU(hn::Rebind<int8_t, Floats>(), from);
-  return hn::ConvertTo(d, hn::PromoteTo(hn::RebindToSigned<Floats>(), codes));
-}
-
-// logits[r * kTile + s] = queries[r] . keys[s] * scales[s] for slots [low, high). Two keys at a
-// time share each load of a query; of an odd count the last is taken twice.
-template <size_t rows, typename T>
-HWY_INLINE void multiply_keys(const float* HWY_RESTRICT queries, size_t elements,
-                              const T* HWY_RESTRICT keys, const float* HWY_RESTRICT scales,
-                              size_t low, size_t high, float* HWY_RESTRICT logits) {
-  const Floats d;
-  for (size_t s = low; s < high; s += 2) {
-    const size_t t = HWY_MIN(s + 1, high - 1);
-    auto s0 = hn::Zero(d), t0 = s0;
-    [[maybe_unused]] auto s1 = s0, t1 = s0, s2 = s0, t2 = s0, s3 = s0, t3 = s0;
-    for (size_t e = 0; e < elements; e += hn::Lanes(d)) {
-      const auto key_s = load_elements(d, keys + s * elements + e);
-      const auto key_t = load_elements(d, keys + t * elements + e);
-      const auto q0 = hn::Load(d, queries + e);
-      s0 = hn::MulAdd(q0, key_s, s0);
-      t0 = hn::MulAdd(q0, key_t, t0);
-      if constexpr (rows > 1) {
-        const auto q1 = hn::Load(d, queries + elements + e);
-        s1 = hn::MulAdd(q1, key_s, s1);
-        t1 = hn::MulAdd(q1, key_t, t1);
-      }
-      if constexpr (rows > 2) {
-        const auto q2 = hn::Load(d, queries + 2 * elements + e);
-        s2 = hn::MulAdd(q2, key_s, s2);
-        t2 = hn::MulAdd(q2, key_t, t2);
-      }
-      if constexpr (rows > 3) {
-        const auto q3 = hn::Load(d, queries + 3 * elements + e);
-        s3 = hn::MulAdd(q3, key_s, s3);
-        t3 = hn::MulAdd(q3, key_t, t3);
-      }
-    }
-    const float scale_s = scales ? scales[s] : 1.0f, scale_t = scales ? scales[t] : 1.0f;
-    logits[s] = hn::ReduceSum(d, s0) * scale_s;
-    logits[t] = hn::ReduceSum(d, t0) * scale_t;
-    if constexpr (rows > 1) {
-      logits[kTile + s] = hn::ReduceSum(d, s1) * scale_s;
-      logits[kTile + t] = hn::ReduceSum(d, t1) * scale_t;
-    }
-    if constexpr (rows > 2) {
-      logits[2 * kTile + s] = hn::ReduceSum(d, s2) * scale_s;
-      logits[2 * kTile + t] = hn::ReduceSum(d, t2) * scale_t;
-    }
-    if constexpr (rows > 3) {
-      logits[3 * kTile + s] = hn::ReduceSum(d, s3) * scale_s;
-      logits[3 * kTile + t] = hn::ReduceSum(d, t3) * scale_t;
-    }
-  }
-}
-
-// For `vectors` vectors of elements from `e` on: sums[r] = sums[r] * shrink[r] + sum of weights[r *
-// kTile + s] * values[s] over slots [low, high).
-template <size_t rows, size_t vectors, typename T>
-HWY_INLINE void add_values_at(size_t e, const float* HWY_RESTRICT weights,
-                              const T* HWY_RESTRICT values, size_t elements, size_t low,
-                              size_t high, const float* HWY_RESTRICT shrink,
-                              float* HWY_RESTRICT sums) {
-  const Floats d;
-  const size_t n = hn::Lanes(d);
-  const auto load = [&](size_t r, size_t offset) HWY_ATTR {
-    if (r >= rows || offset > n * (vectors - 1)) return hn::Zero(d);
-    return hn::Mul(hn::Load(d, sums + r * elements + e + offset), hn::Set(d, shrink[r]));
-  };
-  auto a0 = load(0, 0), b0 = load(0, n);
-  auto a1 = load(1, 0), b1 = load(1, n);
-  auto a2 = load(2, 0), b2 = load(2, n);
-  auto a3 = load(3, 0), b3 = load(3, n);
-  for (size_t s = low; s < high; ++s) {
-    const auto a = load_elements(d, values + s * elements + e);
-    auto b = a;
-    if constexpr (vectors > 1) b = load_elements(d, values + s * elements + e + n);
-    const auto w0 = hn::Set(d, weights[s]);
-    a0 = hn::MulAdd(w0, a, a0);
-    if constexpr (vectors > 1) b0 = hn::MulAdd(w0, b, b0);
-    if constexpr (rows > 1) {
-      const auto w1 = hn::Set(d, weights[kTile + s]);
-      a1 = hn::MulAdd(w1, a, a1);
-      if constexpr (vectors > 1) b1 = hn::MulAdd(w1, b, b1);
-    }
-    if constexpr (rows > 2) {
-      const auto w2 = hn::Set(d, weights[2 * kTile + s]);
-      a2 = hn::MulAdd(w2, a, a2);
-      if constexpr (vectors > 1) b2 = hn::MulAdd(w2, b, b2);
-    }
-    if constexpr (rows > 3) {
-      const auto w3 = hn::Set(d, weights[3 * kTile + s]);
-      a3 = hn::MulAdd(w3, a, a3);
-      if constexpr (vectors > 1) b3 = hn::MulAdd(w3, b, b3);
-    }
-  }
-  const auto store = [&](auto a_sum, auto b_sum, size_t r) HWY_ATTR {
-    if (r >= rows) return;
-    hn::Store(a_sum, d, sums + r * elements + e);
-    if constexpr (vectors > 1) hn::Store(b_sum, d, sums + r * elements + e + n);
-  };
-  store(a0, b0, 0);
-  store(a1, b1, 1);
-  store(a2, b2, 2);
-  store(a3, b3, 3);
-}
-
-template <size_t rows, typename T>
-HWY_INLINE void add_values(const float* weights, const T* values, size_t elements, size_t low,
-                           size_t high, const float* shrink, float* sums) {
-  const size_t n = hn::Lanes(Floats());
-  size_t e = 0;
-  for (; e + 2 * n <= elements; e += 2 * n) {
-    add_values_at<rows, 2>(e, weights, values, elements, low, high, shrink, sums);
-  }
-  if (e < elements) add_values_at<rows, 1>(e, weights, values, elements, low, high, shrink, sums);
+  const Workspace work(shape, nullptr, rows_of(shape, kAttentionTokens),
+                       cache_row_elements(shape.head_dim));
+  return work.end / sizeof(float);
 }
 
 // The row of a table of 2 * reach + 1 distances that belongs to slot s, when the query's own
@@ -229,8 +148,8 @@ HWY_INLINE float multiply_rows(const T* HWY_RESTRICT padded, const float* HWY_RE
 // scaled already. Neighbours of the same distance share the first product.
 template <typename T>
 HWY_NOINLINE void add_relative_logits(const AttentionShape& shape, size_t head, const float* query,
-                                      const T* keys, const float* scales, ptrdiff_t own,
-                                      size_t begin, size_t end, float* logits) {
+                                      const T* keys, ptrdiff_t own, size_t begin, size_t end,
+                                      float* logits) {
   const RelativeRows& relative = shape.relative;
   const size_t elements = cache_row_elements(shape.head_dim);
   float with_key = 0;
@@ -246,23 +165,24 @@ HWY_NOINLINE void add_relative_logits(const AttentionShape& shape, size_t head, 
       const float with_query = multiply_rows(
           keys + s * elements, relative.query + head * relative.head_stride + r * shape.head_dim,
           shape.head_dim);
-      added = std::fma(with_query, scales ? shape.scale * scales[s] : shape.scale, added);
+      added = std::fma(with_query, shape.scale, added);
     }
     logits[s] += added;
   }
 }
 
-// sums = sums * shrink + sum of weights[s] * value[r] over slots [begin, end). Neighbours of the
-// same distance are taken at once.
+// sums = sums * shrink + grow * sum of weights[s] * value[r] over slots [begin, end). Neighbours of
+// the same distance are taken at once.
 HWY_NOINLINE void add_relative_values(const AttentionShape& shape, size_t head,
                                       const float* weights, ptrdiff_t own, size_t begin, size_t end,
-                                      float shrink, float* HWY_RESTRICT sums) {
+                                      float shrink, float grow, float* HWY_RESTRICT sums) {
   const Floats d;
   const RelativeRows& relative = shape.relative;
   for (size_t s = begin; s < end;) {
     const size_t r = relative_row(relative, s, own);
     float weight = 0;
     for (; s < end && relative_row(relative, s, own) == r; ++s) weight += weights[s];
+    weight *= grow;
     const float* value = relative.value + head * relative.head_stride + r * shape.head_dim;
     for_each_vector(d, shape.head_dim, [&](auto lanes, size_t i) HWY_ATTR {
       const auto sum = hn::Mul(lanes.load(d, sums + i), hn::Set(d, shrink));
@@ -272,83 +192,120 @@ HWY_NOINLINE void add_relative_values(const AttentionShape& shape, size_t head,
   }
 }
 
-// One row's step of the online softmax: its logits of slots [begin, end), capped and then biased,
-// become weights relative to the greatest logit so far, and weights of the rest of [low, high)
-// zero. `biases` may be null. Returns what multiplies the row's earlier sums.
-HWY_NOINLINE float weigh(float soft_cap, const float* HWY_RESTRICT biases, size_t low, size_t high,
-                         size_t begin, size_t end, float* HWY_RESTRICT logits, float& maximum,
-                         float& total) {
-  if (begin >= end) {
-    std::fill(logits + low, logits + high, 0.0f);
-    return 1.0f;
+// How much a row's earlier sums and a tile's own count beside the greatest logit of both. One of
+// the two is 1.
+HWY_INLINE void scale_to_greatest(float greatest, float& maximum, float& shrink, float& grow) {
+  shrink = grow = 1;
+  if (greatest > maximum) {
+    shrink = std::exp(maximum - greatest);
+    maximum = greatest;
+  } else if (greatest < maximum) {
+    grow = std::exp(greatest - maximum);
   }
+}
+
+// Logits of whole vectors that hold slots [low, high), capped and then biased. `biases` may be
+// null.
+HWY_NOINLINE void adjust(float soft_cap, const float* HWY_RESTRICT biases, size_t low, size_t high,
+                         float* HWY_RESTRICT logits) {
   const Floats d;
   const size_t n = hn::Lanes(d);
-  low = low / n * n;
-  high = (high + n - 1) / n * n;  // at most kTile, a multiple of n
-  const float lowest = -std::numeric_limits<float>::infinity();
-  std::fill(logits + low, logits + begin, lowest);
-  std::fill(logits + end, logits + high, lowest);
-
-  auto greatest = hn::Set(d, maximum);
-  for (size_t s = low; s < high; s += n) {
+  for (size_t s = low / n * n; s < high; s += n) {
     auto logit = hn::Load(d, logits + s);
-    if (soft_cap > 0 || biases) {
-      auto changed = logit;
-      if (soft_cap > 0) {
-        const auto cap = hn::Set(d, soft_cap);
-        changed = hn::Mul(cap, tanh(d, hn::Div(changed, cap)));
-      }
-      if (biases) changed = hn::Add(changed, hn::Load(d, biases + s));
-      logit = hn::IfThenElse(hn::Eq(logit, hn::Set(d, lowest)), logit, changed);
-      hn::Store(logit, d, logits + s);
+    if (soft_cap > 0) {
+      const auto cap = hn::Set(d, soft_cap);
+      logit = hn::Mul(cap, tanh(d, hn::Div(logit, cap)));
     }
-    greatest = hn::Max(greatest, logit);
+    if (biases) logit = hn::Add(logit, hn::Load(d, biases + s));
+    hn::Store(logit, d, logits + s);
   }
-  const float earlier = maximum;
-  maximum = hn::ReduceMax(d, greatest);
+}
 
+// Which slots of a tile a row sees, and which of them its neighbours do; whole: all.
+template <bool whole>
+struct Span {
+  size_t low, high, begin, end;
+
+  size_t first_vector() const {
+    return whole ? 0 : low / hn::Lanes(Floats()) * hn::Lanes(Floats());
+  }
+  size_t end_vector() const { return whole ? kTile : high; }  // or what follows in its last vector
+};
+
+// One row's step of the online softmax: its logits of slots [begin, end) become weights relative to
+// the greatest of them, and weights of the rest of [low, high) zero. `shrink` and `grow` are what
+// earlier sums and this tile's join with.
+template <bool whole>
+HWY_INLINE void weigh(const Span<whole>& span, float* HWY_RESTRICT logits, float& maximum,
+                      float& total, float& shrink, float& grow) {
+  const Floats d;
+  const size_t n = hn::Lanes(d);
+  const size_t first = span.first_vector(), end = span.end_vector();
+  if constexpr (!whole) {
+    const float lowest = -std::numeric_limits<float>::infinity();
+    std::fill(logits + first, logits + span.begin, lowest);
+    std::fill(logits + span.end, logits + (end + n - 1) / n * n, lowest);
+  }
+  auto greatest = hn::Load(d, logits + first);
+  for (size_t s = first + n; s < end; s += n) greatest = hn::Max(greatest, hn::Load(d, logits + s));
+  const auto own = hn::MaxOfLanes(d, greatest);
   auto sum = hn::Zero(d);
-  for (size_t s = low; s < high; s += n) {
-    const auto logit = hn::Load(d, logits + s);
-    const auto weight = exp_nonpositive(d, hn::Sub(logit, hn::Set(d, maximum)));
+  for (size_t s = first; s < end; s += n) {
+    const auto distance = hn::Sub(hn::Load(d, logits + s), own);
+    auto weight = exp_of_weight(d, distance);
+    if constexpr (!whole) {
+      weight = hn::IfThenZeroElse(hn::Lt(distance, hn::Set(d, -87.0f)), weight);
+    }
     hn::Store(weight, d, logits + s);
     sum = hn::Add(sum, weight);
   }
-  const float shrink = std::exp(earlier - maximum);  // 0 in a row's first tile
-  total = total * shrink + hn::ReduceSum(d, sum);
-  return shrink;
+  scale_to_greatest(hn::GetLane(own), maximum, shrink, grow);
+  total = total * shrink + hn::ReduceSum(d, sum) * grow;
 }
 
-template <typename T>
-void attend_as(const AttentionShape& shape, const CacheView& cache, const AttentionChunk& chunk,
-               size_t kv_head, size_t first, size_t count, float* scratch) {
+// codes[s] = weights[s] * scales[s] in units of the returned one, of which the greatest has
+// kLargestWeight. Scales of slots that weigh nothing need not be numbers.
+template <bool whole>
+HWY_INLINE float quantize_weights(const Span<whole>& span, const float* HWY_RESTRICT weights,
+                                  const float* HWY_RESTRICT scales, uint8_t* HWY_RESTRICT codes) {
   const Floats d;
-  const size_t group = shape.query_heads / shape.kv_heads;
-  const size_t rows = count * group;
-  const size_t elements = cache_row_elements(shape.head_dim);
-  const Workspace work(scratch, rows, elements);
-  for (size_t row = 0; row < rows; ++row) {
-    const float* query = chunk.queries + (first + row / group) * chunk.query_stride +
-                         (kv_head * group + row % group) * shape.head_dim;
-    float* padded = work.queries + row * elements;
-    std::fill(padded + shape.head_dim, padded + elements, 0.0f);
-    for_each_vector(d, shape.head_dim, [&](auto lanes, size_t i) HWY_ATTR {
-      lanes.store(hn::Mul(lanes.load(d, query + i), hn::Set(d, shape.scale)), d, padded + i);
-    });
+  const size_t n = hn::Lanes(d);
+  const size_t first = span.first_vector(), end = span.end_vector();
+  const auto product = [&](size_t s) HWY_ATTR {
+    const auto weight = hn::Load(d, weights + s);
+    const auto scaled = hn::Mul(weight, hn::LoadU(d, scales + s));
+    return whole ? scaled : hn::IfThenZeroElse(hn::Eq(weight, hn::Zero(d)), scaled);
+  };
+  auto greatest = hn::Zero(d);
+  for (size_t s = first; s < end; s += n) greatest = hn::Max(greatest, product(s));
+  const float top = hn::ReduceMax(d, greatest);
+  const auto inverse = hn::Set(d, top > 0 ? kLargestWeight / top : 0.0f);
+  const hn::Rebind<uint8_t, Floats> d8;
+  for (size_t s = first; s < end; s += n) {
+    const auto code = hn::NearestInt(hn::Mul(product(s), inverse));
+    hn::StoreU(hn::TruncateTo(d8, hn::BitCast(hn::RebindToUnsigned<Floats>(), code)), d8,
+               codes + s);
   }
-  std::fill(work.sums, work.sums + rows * elements, 0.0f);
-  std::fill(work.maxima, work.maxima + rows, -std::numeric_limits<float>::infinity());
-  std::fill(work.totals, work.totals + rows, 0.0f);
+  return top / kLargestWeight;
+}
 
-  // Positions from here on count from the session's first. Token t sees [first_seen(t),
-  // seen_end(t)).
-  const size_t position = chunk.position + first - cache.first_position;
-  const auto seen_end = [&](size_t token) {
+// Which positions a token sees: [first_seen(t), seen_end(t)), counted from the session's first; `t`
+// counts from the call's first.
+struct Sight {
+  const AttentionShape& shape;
+  const AttentionChunk& chunk;
+  size_t first;
+  size_t position;  // of the call's first token, from the session's first
+
+  Sight(const AttentionShape& s, const CacheView& cache, const AttentionChunk& c, size_t t)
+      : shape(s), chunk(c), first(t), position(c.position + t - cache.first_position) {}
+
+  size_t seen_end(size_t token) const {
     if (!shape.bidirectional) return position + token + 1;
     return shape.window > 0 ? std::min(chunk.keys, position + token + shape.window) : chunk.keys;
-  };
-  const auto first_seen = [&](size_t token) {
+  }
+
+  size_t first_seen(size_t token) const {
     const size_t end = position + token + 1;
     size_t from = shape.window > 0 && shape.window < end ? end - shape.window : 0;
     if (shape.stretch > 0) {
@@ -357,99 +314,317 @@ void attend_as(const AttentionShape& shape, const CacheView& cache, const Attent
       if (into < end) from = std::max(from, end - 1 - into);
     }
     return from;
-  };
-  const RelativeRows& relative = shape.relative;
-  const bool biased = shape.linear_bias.slopes || shape.distance_bias.table;
-  const size_t last = seen_end(count - 1);
-  const T* keys = static_cast<const T*>(cache.keys) + kv_head * cache.slots * elements;
-  const T* values = static_cast<const T*>(cache.values) + kv_head * cache.slots * elements;
-  const bool scaled = cache.type == CacheType::kQ8;
+  }
+};
 
-  for (size_t p = first_seen(0), tile_end = 0; p < last; p = tile_end) {
-    // Tiles are cut by slot, and so in the same places however a session's tokens are divided into
-    // chunks: a token's sums are taken in the same order, and its output is the same to the bit.
-    const size_t slot = p % cache.slots;
-    const size_t tile = slot / kTile * kTile;
-    const size_t origin = p - (slot - tile);  // the position in the tile's first slot
-    tile_end = origin + std::min(kTile, cache.slots - tile);
-    const T* tile_keys = keys + tile * elements;
-    const T* tile_values = values + tile * elements;
-    const float* key_scales = scaled ? cache.key_scales + kv_head * cache.slots + tile : nullptr;
-    const float* value_scales =
-        scaled ? cache.value_scales + kv_head * cache.slots + tile : nullptr;
+// Parts and tiles are cut by slot, and so in the same places however a session's tokens are divided
+// into chunks: a token's sums are taken in the same order, and its output is the same to the bit.
+// Returns the position after p's `size` slots.
+HWY_INLINE size_t cut_end(const CacheView& cache, size_t p, size_t size) {
+  const size_t slot = p % cache.slots;
+  return p - slot + std::min(slot / size * size + size, cache.slots);
+}
 
-    for (size_t row = 0, row_end = 0; row < rows; row = row_end) {
-      row_end = std::min(row + kRows, rows);
-      const size_t seen_from = std::max(first_seen(row / group), origin);
-      const size_t seen_to = std::min(seen_end((row_end - 1) / group), tile_end);
-      if (seen_from >= seen_to) continue;
-      const size_t low = seen_from - origin, high = seen_to - origin;  // slots of the tile
+size_t attention_parts(const AttentionShape& shape, const CacheView& cache,
+                       const AttentionChunk& chunk, size_t first, size_t count) {
+  const Sight sight(shape, cache, chunk, first);
+  const size_t last = sight.seen_end(count - 1);
+  size_t parts = 0;
+  for (size_t p = sight.first_seen(0); p < last; p = cut_end(cache, p, kAttentionPart)) ++parts;
+  return parts;
+}
 
-      const auto step = [&]<size_t n>() HWY_ATTR {
-        multiply_keys<n>(work.queries + row * elements, elements, tile_keys, key_scales, low, high,
-                         work.weights);
-        float shrink[kRows];
-        for (size_t r = 0; r < n; ++r) {
-          const size_t token = (row + r) / group, head = kv_head * group + (row + r) % group;
-          const size_t begin = std::max(first_seen(token), seen_from) - origin;
-          const size_t end = std::max(std::min(seen_end(token), seen_to), seen_from) - origin;
-          float* weights = work.weights + r * kTile;
-          const ptrdiff_t own = static_cast<ptrdiff_t>(position + token - origin);
-          if (relative.key || relative.query) {
-            add_relative_logits(shape, head, work.queries + (row + r) * elements, tile_keys,
-                                key_scales, own, begin, end, weights);
-          }
-          if (biased) fill_biases(shape, head, own, work.biases);
-          shrink[r] = weigh(shape.soft_cap, biased ? work.biases : nullptr, low, high, begin, end,
-                            weights, work.maxima[row + r], work.totals[row + r]);
-          if (relative.value && begin < end) {
-            add_relative_values(shape, head, weights, own, begin, end, shrink[r],
-                                work.sums + (row + r) * elements);
-            shrink[r] = 1;
-          }
-          if (scaled) {
-            for (size_t s = low; s < high; ++s) weights[s] *= value_scales[s];
-          }
-        }
-        add_values<n>(work.weights, tile_values, elements, low, high, shrink,
-                      work.sums + row * elements);
-      };
-      switch (row_end - row) {
-        case 1:
-          step.template operator()<1>();
-          break;
-        case 2:
-          step.template operator()<2>();
-          break;
-        case 3:
-          step.template operator()<3>();
-          break;
-        default:
-          step.template operator()<4>();
+size_t partial_floats(const AttentionShape& shape, size_t count) {
+  return RowState::floats(rows_of(shape, count), cache_row_elements(shape.head_dim));
+}
+
+void clear(const RowState& partial, size_t rows, size_t elements) {
+  std::fill(partial.sums, partial.sums + rows * elements, 0.0f);
+  std::fill(partial.maxima, partial.maxima + rows, -std::numeric_limits<float>::infinity());
+  std::fill(partial.totals, partial.totals + rows, 0.0f);
+}
+
+void clear_partial(const AttentionShape& shape, size_t count, float* merged) {
+  const size_t rows = rows_of(shape, count), elements = cache_row_elements(shape.head_dim);
+  clear(RowState(merged, rows, elements), rows, elements);
+}
+
+void merge(const RowState& part, size_t rows, size_t elements, const RowState& merged) {
+  const Floats d;
+  for (size_t row = 0; row < rows; ++row) {
+    if (part.totals[row] == 0) continue;  // this row sees nothing there
+    float shrink, grow;
+    scale_to_greatest(part.maxima[row], merged.maxima[row], shrink, grow);
+    merged.totals[row] = merged.totals[row] * shrink + part.totals[row] * grow;
+    for (size_t e = row * elements; e < (row + 1) * elements; e += hn::Lanes(d)) {
+      const auto earlier = hn::Mul(hn::Load(d, merged.sums + e), hn::Set(d, shrink));
+      const auto sum = hn::MulAdd(hn::Load(d, part.sums + e), hn::Set(d, grow), earlier);
+      hn::Store(sum, d, merged.sums + e);
+    }
+  }
+}
+
+template <typename T>
+class Attending {
+ public:
+  Attending(const AttentionShape& shape, const CacheView& cache, const AttentionChunk& chunk,
+            size_t kv_head, size_t first, size_t count, float* scratch)
+      : shape_(shape),
+        cache_(cache),
+        sight_(shape, cache, chunk, first),
+        kv_head_(kv_head),
+        count_(count),
+        rows_(rows_of(shape, count)),
+        group_(shape.query_heads / shape.kv_heads),
+        elements_(cache_row_elements(shape.head_dim)),
+        slots_(cache_slots(cache.type, cache.slots)),
+        adjusted_(shape.soft_cap > 0 || shape.linear_bias.slopes || shape.distance_bias.table ||
+                  shape.relative.key || shape.relative.query),
+        work_(shape, scratch, rows_, elements_) {
+    const Floats d;
+    for (size_t row = 0; row < rows_; ++row) {
+      const float* query = chunk.queries + (first + row / group_) * chunk.query_stride +
+                           (kv_head * group_ + row % group_) * shape.head_dim;
+      float* padded = work_.queries + row * elements_;
+      std::fill(padded + shape.head_dim, padded + elements_, 0.0f);
+      for_each_vector(d, shape.head_dim, [&](auto lanes, size_t i) HWY_ATTR {
+        lanes.store(hn::Mul(lanes.load(d, query + i), hn::Set(d, shape.scale)), d, padded + i);
+      });
+      if constexpr (kCodes) {
+        int8_t* const codes = work_.codes + row * elements_;
+        float* const spread = work_.spread;
+        std::copy(padded, padded + elements_, spread);
+        const float factor = q8_transforms_keys(shape) ? transform(spread, elements_) : 1;
+        work_.scales[row] = quantize_q8(spread, elements_, codes) * factor;
+        work_.starts[row] = -kKeyOffset * std::accumulate(codes, codes + elements_, int32_t{0});
       }
     }
   }
 
+  const Workspace& work() const { return work_; }
+  size_t first_position() const { return sight_.first_seen(0); }
+  size_t end_position() const { return sight_.seen_end(count_ - 1); }
+
+  // What the rows get from positions [p, end).
+  void run(size_t p, size_t end, const RowState& state) const {
+    clear(state, rows_, elements_);
+    for (size_t tile_end = 0; p < end; p = tile_end) {
+      tile_end = std::min(cut_end(cache_, p, kTile), end);
+      const size_t slot = p % cache_.slots;
+      run_tile(slot / kTile * kTile, p - slot % kTile, tile_end, state);
+    }
+  }
+
+ private:
+  static constexpr bool kCodes = std::is_same_v<T, int8_t>;
+  using Key = std::conditional_t<kCodes, uint8_t, T>;
+
+  // What is at one tile's slots, the first of which is or would be position `origin`'s.
+  struct Tile {
+    const Key* keys;
+    const T* values;
+    const float *key_scales, *value_scales;  // of int8
+    size_t origin;
+  };
+
+  // The tile that begins at slot `slot`, whose positions from `end` on are another's.
+  void run_tile(size_t slot, size_t origin, size_t end, const RowState& state) const {
+    const size_t row_at = kv_head_ * slots_ + slot, at = row_at * elements_;
+    const Tile tile = {static_cast<const Key*>(cache_.keys) + at,
+                       static_cast<const T*>(cache_.values) + at,
+                       kCodes ? cache_.key_scales + row_at : nullptr,
+                       kCodes ? cache_.value_scales + row_at : nullptr, origin};
+    if constexpr (kCodes) {
+      if (shape_.relative.query) widen_keys(tile.keys, tile.key_scales);
+    }
+    for (size_t row = 0, row_end = 0; row < rows_; row = row_end) {
+      row_end = std::min(row + kRows, rows_);
+      const size_t from = std::max(sight_.first_seen(row / group_), origin);
+      const size_t to = std::min(sight_.seen_end((row_end - 1) / group_), end);
+      if (from >= to) continue;
+      const size_t low = from - origin, high = to - origin;
+      switch (row_end - row) {
+        case 1:
+          run_rows<1>(row, tile, low, high, state);
+          break;
+        case 2:
+          run_rows<2>(row, tile, low, high, state);
+          break;
+        case 3:
+          run_rows<3>(row, tile, low, high, state);
+          break;
+        default:
+          run_rows<4>(row, tile, low, high, state);
+      }
+    }
+  }
+
+  // Rows [row, row + n) and the tile's slots [low, high), of which each row sees some or none.
+  template <size_t n>
+  void run_rows(size_t row, const Tile& tile, size_t low, size_t high,
+                const RowState& state) const {
+    float* const sums = state.sums + row * elements_;
+    if constexpr (kCodes) {
+      const QueryCodes codes = {work_.codes + row * elements_, work_.starts + row,
+                                work_.scales + row};
+      multiply_keys<n>(codes, elements_, tile.keys, tile.key_scales, low, high, work_.weights);
+    } else {
+      multiply_keys<n>(work_.queries + row * elements_, elements_, tile.keys, low, high,
+                       work_.weights);
+    }
+    Joins joins;
+    for (size_t r = 0; r < n; ++r) {
+      const size_t token = (row + r) / group_;
+      const size_t begin = std::max(sight_.first_seen(token), tile.origin + low) - tile.origin;
+      const size_t end = std::min(sight_.seen_end(token), tile.origin + high);
+      if (begin == 0 && end == tile.origin + kTile) {
+        weigh_row<true>(row + r, r, tile, {low, high, begin, kTile}, state, joins);
+      } else if (begin + tile.origin < end) {
+        weigh_row<false>(row + r, r, tile, {low, high, begin, end - tile.origin}, state, joins);
+      } else {
+        std::fill(work_.weights + r * kTile, work_.weights + (r + 1) * kTile, 0.0f);
+        std::fill(work_.weight_codes + r * kTile, work_.weight_codes + (r + 1) * kTile, uint8_t{0});
+        joins.shrink[r] = 1;
+        joins.grow[r] = 0;
+      }
+    }
+    if constexpr (kCodes) {
+      add_values<n>(work_.weight_codes, tile.values, elements_, low, high, joins, sums);
+    } else {
+      add_values<n>(work_.weights, tile.values, elements_, low, high, joins, sums);
+    }
+  }
+
+  // From the logits of one row, which is number r of those at hand, to the weights of its values.
+  template <bool whole>
+  HWY_INLINE void weigh_row(size_t row, size_t r, const Tile& tile, const Span<whole>& span,
+                            const RowState& state, Joins& joins) const {
+    float* const weights = work_.weights + r * kTile;
+    if (adjusted_) adjust_row(row, tile, span.low, span.high, span.begin, span.end, weights);
+    weigh(span, weights, state.maxima[row], state.totals[row], joins.shrink[r], joins.grow[r]);
+    if (shape_.relative.value) {
+      add_relative_values(shape_, head_of(row), weights, own_slot(row, tile), span.begin, span.end,
+                          joins.shrink[r], joins.grow[r], state.sums + row * elements_);
+      joins.shrink[r] = 1;
+    }
+    if constexpr (kCodes) {
+      joins.grow[r] *=
+          quantize_weights(span, weights, tile.value_scales, work_.weight_codes + r * kTile);
+    }
+  }
+
+  // All that may happen to logits before their softmax.
+  HWY_NOINLINE void adjust_row(size_t row, const Tile& tile, size_t low, size_t high, size_t begin,
+                               size_t end, float* logits) const {
+    const ptrdiff_t own = own_slot(row, tile);
+    if (shape_.relative.key || shape_.relative.query) {
+      const float* const query = work_.queries + row * elements_;
+      if constexpr (kCodes) {
+        add_relative_logits(shape_, head_of(row), query, work_.keys, own, begin, end, logits);
+      } else {
+        add_relative_logits(shape_, head_of(row), query, tile.keys, own, begin, end, logits);
+      }
+    }
+    const bool biased = shape_.linear_bias.slopes || shape_.distance_bias.table;
+    if (biased) fill_biases(shape_, head_of(row), own, work_.biases);
+    adjust(shape_.soft_cap, biased ? work_.biases : nullptr, low, high, logits);
+  }
+
+  size_t head_of(size_t row) const { return kv_head_ * group_ + row % group_; }
+
+  // The tile's slot of a row's own position, maybe before or past its end.
+  ptrdiff_t own_slot(size_t row, const Tile& tile) const {
+    return static_cast<ptrdiff_t>(sight_.position + row / group_ - tile.origin);
+  }
+
+  void widen_keys(const uint8_t* keys, const float* scales) const {
+    for (size_t s = 0; s < kTile; ++s) {
+      for (size_t e = 0; e < elements_; ++e) {
+        const int code = keys[q8_key_index(s, e, elements_)] - kKeyOffset;
+        work_.keys[s * elements_ + e] = static_cast<float>(code) * scales[s];
+      }
+    }
+  }
+
+  const AttentionShape& shape_;
+  const CacheView& cache_;
+  Sight sight_;
+  size_t kv_head_, count_, rows_, group_, elements_;
+  size_t slots_;  // of a head, with those that only fill memory
+  bool adjusted_;
+  Workspace work_;
+};
+
+// Calls function(attending) with what the cache's type needs.
+template <class Function>
+void with_attending(const AttentionShape& shape, const CacheView& cache,
+                    const AttentionChunk& chunk, size_t kv_head, size_t first, size_t count,
+                    float* scratch, const Function& function) {
+  switch (cache.type) {
+    case CacheType::kF32:
+      return function(Attending<float>(shape, cache, chunk, kv_head, first, count, scratch));
+    case CacheType::kF16:
+      return function(Attending<uint16_t>(shape, cache, chunk, kv_head, first, count, scratch));
+    case CacheType::kQ8:
+      return function(Attending<int8_t>(shape, cache, chunk, kv_head, first, count, scratch));
+  }
+}
+
+void merge_parts(const AttentionShape& shape, size_t count, const float* partials, size_t parts,
+                 float* merged) {
+  const size_t rows = rows_of(shape, count), elements = cache_row_elements(shape.head_dim);
+  for (size_t part = 0; part < parts; ++part) {
+    float* const own = const_cast<float*>(partials) + part * RowState::floats(rows, elements);
+    merge(RowState(own, rows, elements), rows, elements, RowState(merged, rows, elements));
+  }
+}
+
+void write_merged(const AttentionShape& shape, CacheType type, const AttentionChunk& chunk,
+                  size_t kv_head, size_t first, size_t count, float* merged) {
+  const Floats d;
+  const size_t rows = rows_of(shape, count), group = shape.query_heads / shape.kv_heads;
+  const size_t elements = cache_row_elements(shape.head_dim);
+  const RowState state(merged, rows, elements);
+  const bool transformed = type == CacheType::kQ8 && q8_transforms_values(shape);
   for (size_t row = 0; row < rows; ++row) {
     float* output = chunk.outputs + (first + row / group) * chunk.output_stride +
                     (kv_head * group + row % group) * shape.head_dim;
+    float* const sums = state.sums + row * elements;
+    const float factor = transformed ? transform(sums, elements) : 1;
     for_each_vector(d, shape.head_dim, [&](auto lanes, size_t i) HWY_ATTR {
-      const auto sums = lanes.load(d, work.sums + row * elements + i);
-      lanes.store(hn::Div(sums, hn::Set(d, work.totals[row])), d, output + i);
+      const auto sum = hn::Mul(lanes.load(d, sums + i), hn::Set(d, factor));
+      lanes.store(hn::Div(sum, hn::Set(d, state.totals[row])), d, output + i);
     });
   }
 }
 
 void attend(const AttentionShape& shape, const CacheView& cache, const AttentionChunk& chunk,
             size_t kv_head, size_t first, size_t count, float* scratch) {
-  switch (cache.type) {
-    case CacheType::kF32:
-      return attend_as<float>(shape, cache, chunk, kv_head, first, count, scratch);
-    case CacheType::kF16:
-      return attend_as<uint16_t>(shape, cache, chunk, kv_head, first, count, scratch);
-    case CacheType::kQ8:
-      return attend_as<int8_t>(shape, cache, chunk, kv_head, first, count, scratch);
-  }
+  const size_t rows = rows_of(shape, count), elements = cache_row_elements(shape.head_dim);
+  with_attending(shape, cache, chunk, kv_head, first, count, scratch, [&](const auto& attending) {
+    const Workspace& work = attending.work();
+    const RowState merged(work.merged, rows, elements), part(work.part, rows, elements);
+    clear(merged, rows, elements);
+    const size_t last = attending.end_position();
+    for (size_t p = attending.first_position(), end = 0; p < last; p = end) {
+      end = std::min(cut_end(cache, p, kAttentionPart), last);
+      attending.run(p, end, part);
+      merge(part, rows, elements, merged);
+    }
+    HWY_NAMESPACE::write_merged(shape, cache.type, chunk, kv_head, first, count, work.merged);
+  });
+}
+
+void attend_part(const AttentionShape& shape, const CacheView& cache, const AttentionChunk& chunk,
+                 size_t kv_head, size_t first, size_t count, size_t part, float* scratch,
+                 float* partial) {
+  const size_t rows = rows_of(shape, count), elements = cache_row_elements(shape.head_dim);
+  with_attending(shape, cache, chunk, kv_head, first, count, scratch, [&](const auto& attending) {
+    size_t p = attending.first_position();
+    for (; part > 0; --part) p = cut_end(cache, p, kAttentionPart);
+    const size_t end = std::min(cut_end(cache, p, kAttentionPart), attending.end_position());
+    attending.run(p, end, RowState(partial, rows, elements));
+  });
 }
 
 }  // namespace volvelle::HWY_NAMESPACE
@@ -459,47 +634,107 @@ HWY_AFTER_NAMESPACE();
 namespace volvelle {
 namespace {
 
-void store_row(CacheType type, void* rows, float* scales, size_t row, size_t head_dim,
-               const float* from) {
+void store_row(CacheType type, void* rows, size_t row, size_t head_dim, const float* from) {
   const size_t elements = cache_row_elements(head_dim), bytes = cache_element_bytes(type);
   auto* to = static_cast<std::byte*>(rows) + row * elements * bytes;
-  switch (type) {
-    case CacheType::kF32:
-      std::memcpy(to, from, head_dim * bytes);
-      break;
-    case CacheType::kF16:
-      to_f16(from, head_dim, reinterpret_cast<uint16_t*>(to));
-      break;
-    case CacheType::kQ8:
-      scales[row] = quantize_q8(from, head_dim, reinterpret_cast<int8_t*>(to));
-      break;
+  if (type == CacheType::kF32) {
+    std::memcpy(to, from, head_dim * bytes);
+  } else {
+    to_f16(from, head_dim, reinterpret_cast<uint16_t*>(to));
   }
   std::memset(to + head_dim * bytes, 0, (elements - head_dim) * bytes);
 }
 
 }  // namespace
 
+HWY_EXPORT(transform);
 HWY_EXPORT(attend);
-
-size_t attention_scratch_floats(const AttentionShape& shape) {
-  return HWY_STATIC_DISPATCH(attention_scratch_floats)(shape);
-}
+HWY_EXPORT(attend_part);
+HWY_EXPORT(merge_parts);
+HWY_EXPORT(write_merged);
 
 void attend(const AttentionShape& shape, const CacheView& cache, const AttentionChunk& chunk,
             size_t kv_head, size_t first, size_t count, float* scratch) {
   HWY_DYNAMIC_DISPATCH(attend)(shape, cache, chunk, kv_head, first, count, scratch);
 }
 
+void attend_part(const AttentionShape& shape, const CacheView& cache, const AttentionChunk& chunk,
+                 size_t kv_head, size_t first, size_t count, size_t part, float* scratch,
+                 float* partial) {
+  HWY_DYNAMIC_DISPATCH(attend_part)
+  (shape, cache, chunk, kv_head, first, count, part, scratch, partial);
+}
+
+void merge_parts(const AttentionShape& shape, size_t count, const float* partials, size_t parts,
+                 float* merged) {
+  HWY_DYNAMIC_DISPATCH(merge_parts)(shape, count, partials, parts, merged);
+}
+
+void write_merged(const AttentionShape& shape, CacheType type, const AttentionChunk& chunk,
+                  size_t kv_head, size_t first, size_t count, float* merged) {
+  HWY_DYNAMIC_DISPATCH(write_merged)(shape, type, chunk, kv_head, first, count, merged);
+}
+
+size_t attention_scratch_floats(const AttentionShape& shape) {
+  return HWY_STATIC_DISPATCH(attention_scratch_floats)(shape);
+}
+
+size_t attention_parts(const AttentionShape& shape, const CacheView& cache,
+                       const AttentionChunk& chunk, size_t first, size_t count) {
+  return HWY_STATIC_DISPATCH(attention_parts)(shape, cache, chunk, first, count);
+}
+
+size_t attention_partial_floats(const AttentionShape& shape, size_t count) {
+  return HWY_STATIC_DISPATCH(partial_floats)(shape, count);
+}
+
+void clear_partial(const AttentionShape& shape, size_t count, float* merged) {
+  HWY_STATIC_DISPATCH(clear_partial)(shape, count, merged);
+}
+
+namespace {
+
+// Stores the codes of a row, each plus `offset`, where index(element) says; returns their scale.
+template <class Code, class Index>
+float store_codes(const float* row, size_t head_dim, bool transformed, int offset,
+                  const Index& index, Code* to) {
+  const size_t elements = cache_row_elements(head_dim);
+  float padded[kMaxHeadDim];
+  int8_t codes[kMaxHeadDim];
+  std::copy(row, row + head_dim, padded);
+  std::fill(padded + head_dim, padded + elements, 0.0f);
+  if (transformed) HWY_DYNAMIC_DISPATCH(transform)(padded, elements);
+  const float scale = quantize_q8(padded, elements, codes);
+  for (size_t e = 0; e < elements; ++e) to[index(e)] = static_cast<Code>(codes[e] + offset);
+  return scale;
+}
+
+}  // namespace
+
 void store_key(const CacheView& cache, const AttentionShape& shape, size_t kv_head, size_t slot,
                const float* row) {
-  store_row(cache.type, cache.keys, cache.key_scales, kv_head * cache.slots + slot, shape.head_dim,
-            row);
+  if (cache.type != CacheType::kQ8) {
+    return store_row(cache.type, cache.keys, kv_head * cache.slots + slot, shape.head_dim, row);
+  }
+  const size_t elements = cache_row_elements(shape.head_dim);
+  const size_t before = kv_head * cache_slots(cache.type, cache.slots);
+  cache.key_scales[before + slot] = store_codes(
+      row, shape.head_dim, q8_transforms_keys(shape), kKeyOffset,
+      [&](size_t e) { return q8_key_index(slot, e, elements); },
+      static_cast<uint8_t*>(cache.keys) + before * elements);
 }
 
 void store_value(const CacheView& cache, const AttentionShape& shape, size_t kv_head, size_t slot,
                  const float* row) {
-  store_row(cache.type, cache.values, cache.value_scales, kv_head * cache.slots + slot,
-            shape.head_dim, row);
+  if (cache.type != CacheType::kQ8) {
+    return store_row(cache.type, cache.values, kv_head * cache.slots + slot, shape.head_dim, row);
+  }
+  const size_t elements = cache_row_elements(shape.head_dim);
+  const size_t before = kv_head * cache_slots(cache.type, cache.slots);
+  cache.value_scales[before + slot] = store_codes(
+      row, shape.head_dim, q8_transforms_values(shape), 0,
+      [&](size_t e) { return q8_value_index(slot, e, elements); },
+      static_cast<int8_t*>(cache.values) + before * elements);
 }
 
 }  // namespace volvelle

@@ -23,15 +23,51 @@ constexpr size_t cache_element_bytes(CacheType type) {
   return type == CacheType::kF32 ? 4 : type == CacheType::kF16 ? 2 : 1;
 }
 
-// Cached keys and values of one layer, head by head: row s of head h is at (h * slots + s) *
-// cache_row_elements(head_dim) elements. The token at position p lies in slot (p - first_position)
-// % slots, so rows past a ring's end wrap.
+// Elements that a head has at most.
+inline constexpr size_t kMaxHeadDim = 1 << 13;
+
+// Slots whose keys and values are taken together: in int8 and 128 dimensions both stay in 16 KiB.
+inline constexpr size_t kCacheTile = 64;
+
+// Slots that memory is taken for: an int8 cache has whole tiles.
+constexpr size_t cache_slots(CacheType type, size_t slots) {
+  return type == CacheType::kQ8 ? (slots + kCacheTile - 1) / kCacheTile * kCacheTile : slots;
+}
+
+// Where an int8 cache keeps element e of slot s of one head, whose rows have `elements` elements:
+// such that 64 bytes are what one vector of dot products takes, four bytes to a lane. Of keys, they
+// are 4 elements of 16 slots, so that a lane's sum over all elements is a slot's logit; of values,
+// 4 slots of 16 elements, so that a lane's sum over all slots is an element of the output.
+inline constexpr size_t kKeyLanes = 16, kValueLanes = 16;
+constexpr size_t q8_key_index(size_t s, size_t e, size_t elements) {
+  return s / kKeyLanes * kKeyLanes * elements + e / 4 * 4 * kKeyLanes + s % kKeyLanes * 4 + e % 4;
+}
+constexpr size_t q8_value_index(size_t s, size_t e, size_t elements) {
+  return s / kCacheTile * kCacheTile * elements + e / kValueLanes * kValueLanes * kCacheTile +
+         s % kCacheTile / 4 * 4 * kValueLanes + e % kValueLanes * 4 + s % 4;
+}
+
+// Codes of int8 keys are stored with this added, as unsigned bytes: x86 multiplies unsigned by
+// signed bytes, and what the offset adds to a product depends on the query alone.
+inline constexpr int kKeyOffset = 128;
+
+// Before they become codes, keys and values go through a Walsh-Hadamard transform in blocks of this
+// many elements, as queries do and outputs do back.
+constexpr size_t q8_block(size_t elements) { return elements & (~elements + 1); }
+
+// Codes of weights are 0 ... 255.
+inline constexpr int kLargestWeight = 255;
+
+// Cached keys and values of one layer, head by head. Floats and halves: row s of head h is at (h *
+// slots + s) * cache_row_elements(head_dim) elements. Int8: head h begins at h * cache_slots(kQ8,
+// slots) * cache_row_elements(head_dim), and has the layout above. The token at position p lies in
+// slot (p - first_position) % slots, so rows past a ring's end wrap.
 struct CacheView {
   CacheType type = CacheType::kF32;
   void* keys = nullptr;
   void* values = nullptr;
-  float* key_scales = nullptr;    // [kv_heads, slots], only for kQ8
-  float* value_scales = nullptr;  // [kv_heads, slots], only for kQ8
+  float* key_scales = nullptr;    // [kv_heads, cache_slots(kQ8, slots)], only for kQ8
+  float* value_scales = nullptr;  // [kv_heads, cache_slots(kQ8, slots)], only for kQ8
   size_t slots = 0;
   size_t first_position = 0;  // of the session; older keys do not exist
 };
@@ -80,6 +116,10 @@ struct AttentionShape {
   RelativeRows relative;
 };
 
+// Whether an int8 cache's keys, or values, are transformed: not where relative rows join them.
+constexpr bool q8_transforms_keys(const AttentionShape& shape) { return !shape.relative.query; }
+constexpr bool q8_transforms_values(const AttentionShape& shape) { return !shape.relative.value; }
+
 // One chunk's queries and where its outputs go: token t is at position `position + t`, head h of it
 // at t * stride + h * head_dim.
 struct AttentionChunk {
@@ -100,21 +140,49 @@ void store_value(const CacheView& cache, const AttentionShape& shape, size_t kv_
                  const float* row);
 
 // Query tokens that one call of `attend` takes at most.
-inline constexpr size_t kAttentionTokens = 8;
+inline constexpr size_t kAttentionTokens = 16;
 
-// Floats of scratch that one call of `attend` needs, 64-byte aligned, owned by one thread at a
-// time.
+// Floats of scratch that one call of `attend` or `attend_part` needs, 64-byte aligned, owned by one
+// thread at a time.
 size_t attention_scratch_floats(const AttentionShape& shape);
 
 // Outputs of query tokens [first, first + count) of the chunk for the query heads of `kv_head`,
 // over every cached position that each token may see. The chunk's own keys and values are stored
-// already. count <= kAttentionTokens. Outputs are the
-// same to the bit however the tokens are divided into chunks and calls.
+// already. count <= kAttentionTokens. Outputs are the same to the bit however the tokens are
+// divided into chunks and calls, and so are those of the same parts merged in order.
 void attend(const AttentionShape& shape, const CacheView& cache, const AttentionChunk& chunk,
             size_t kv_head, size_t first, size_t count, float* scratch);
 
+// The same in parts of the cache, which threads can take at the same time: a part is what lies in
+// slots [k * kAttentionPart, (k + 1) * kAttentionPart), a ring's first and last twice if need be.
+inline constexpr size_t kAttentionPart = 512;
+
+// Parts that tokens [first, first + count) see.
+size_t attention_parts(const AttentionShape& shape, const CacheView& cache,
+                       const AttentionChunk& chunk, size_t first, size_t count);
+
+// Floats of what `count` tokens of one kv head got from one part: a multiple of 16.
+size_t attention_partial_floats(const AttentionShape& shape, size_t count);
+
+// What the tokens get from their part number `part`, 64-byte aligned.
+void attend_part(const AttentionShape& shape, const CacheView& cache, const AttentionChunk& chunk,
+                 size_t kv_head, size_t first, size_t count, size_t part, float* scratch,
+                 float* partial);
+
+// Joins what `parts` consecutive parts gave, [parts, attention_partial_floats], to what came before
+// them; the first parts of all join to nothing, which is `merged` after clear_partial.
+void clear_partial(const AttentionShape& shape, size_t count, float* merged);
+void merge_parts(const AttentionShape& shape, size_t count, const float* partials, size_t parts,
+                 float* merged);
+
+// The outputs, once all parts of a cache of `type` are merged. `merged` is spent.
+void write_merged(const AttentionShape& shape, CacheType type, const AttentionChunk& chunk,
+                  size_t kv_head, size_t first, size_t count, float* merged);
+
 namespace scalar {
 // The same in the plainest form: all logits of a token, their softmax, the weighted sum, in double.
+// Of an int8 cache it makes the same roundings: of each transformed query to int8, and in each tile
+// of each token's weights, times the values' scales, to 0 ... kLargestWeight.
 void attend(const AttentionShape& shape, const CacheView& cache, const AttentionChunk& chunk,
             size_t kv_head, size_t first, size_t count);
 }  // namespace scalar

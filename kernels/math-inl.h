@@ -44,6 +44,18 @@ HWY_INLINE V exp_nonpositive(D d, V x) {
   return hn::IfThenZeroElse(hn::Lt(x, lowest), hn::Mul(e, hn::BitCast(d, exponent)));
 }
 
+// e^x for -87 <= x <= 0, in fewer steps: within 1e-7 + |x| 2^-24 of it, relatively; some number
+// below 1e-37 for less.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V exp_of_weight(D d, V x) {
+  const hn::RebindToSigned<D> di;
+  const V power = hn::Mul(hn::Max(x, hn::Set(d, -87.0f)), hn::Set(d, 1.44269504f));
+  const V n = hn::Round(power);
+  const V p = polynomial(d, hn::Sub(power, n), 1.0f, 0.693147004f, 0.240222424f, 0.0555073359f,
+                         0.009671513f, 0.00132647273f);
+  return hn::BitCast(d, hn::Add(hn::BitCast(di, p), hn::ShiftLeft<23>(hn::ConvertTo(di, n))));
+}
+
 // tanh(x), within 3 ulp.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V tanh(D d, V x) {

@@ -8,6 +8,12 @@
 #include "kernels/rotary.h"
 
 namespace volvelle {
+namespace {
+
+// Tasks of attention that a thread should have for its share to be even.
+constexpr size_t kUnitsPerThread = 4;
+
+}  // namespace
 
 AttentionShape attention_shape(const Attention& attention) {
   const auto rows = [](const Tensor* table) { return table ? table->f32() : nullptr; };
@@ -444,21 +450,76 @@ void BlockOperator::attend_all(const Chunk& chunk, std::span<const CacheView> ca
   const Attention& attention = block_->attention;
   const AttentionShape shape = attention_shape(attention);
   const size_t query_stride = attention.query_width() + 2 * attention.kv_width();
-  pool.parallel_for(chunk.tasks.size() * attention.kv_heads, [&](size_t index, size_t thread) {
-    const AttentionTask task = chunk.tasks[index / attention.kv_heads];
+  const size_t heads = attention.kv_heads;
+  const auto queries_of = [&](const AttentionTask& task) {
     const SequenceChunk& sequence = chunk.sequences[task.sequence];
-    const AttentionChunk queries{
-        .queries = workspace.qkv + sequence.first * query_stride,
-        .query_stride = query_stride,
-        .outputs = workspace.attended + sequence.first * attention.query_width(),
-        .output_stride = attention.query_width(),
-        .position = sequence.position,
-        .tokens = sequence.tokens,
-        .keys = sequence.keys};
-    attend(shape, caches[task.sequence], queries, index % attention.kv_heads, task.first,
-           std::min(kAttentionTokens, sequence.tokens - task.first),
-           workspace.attention + thread * workspace.attention_floats);
-  });
+    return AttentionChunk{.queries = workspace.qkv + sequence.first * query_stride,
+                          .query_stride = query_stride,
+                          .outputs = workspace.attended + sequence.first * attention.query_width(),
+                          .output_stride = attention.query_width(),
+                          .position = sequence.position,
+                          .tokens = sequence.tokens,
+                          .keys = sequence.keys};
+  };
+  const auto tokens_of = [&](const AttentionTask& task) {
+    return std::min(kAttentionTokens, chunk.sequences[task.sequence].tokens - task.first);
+  };
+  const auto scratch_of = [&](size_t thread) {
+    return workspace.attention + thread * workspace.attention_floats;
+  };
+
+  // With heads enough for all threads, each task goes over its whole cache.
+  const size_t units = chunk.tasks.size() * heads;
+  size_t parts = 0, floats = 0;  // of a task, at most
+  if (units < kUnitsPerThread * pool.threads() && pool.threads() > 1) {
+    for (const AttentionTask& task : chunk.tasks) {
+      const size_t tokens = tokens_of(task);
+      parts = std::max(parts, attention_parts(shape, caches[task.sequence], queries_of(task),
+                                              task.first, tokens));
+      floats = std::max(floats, attention_partial_floats(shape, tokens));
+    }
+  }
+  // Partial results of the parts at hand, after that of all before them.
+  const size_t room = parts > 1 ? workspace.partial_floats / (units * floats) : 0;
+  if (room < 3) {
+    return pool.parallel_for(units, [&](size_t index, size_t thread) {
+      const AttentionTask& task = chunk.tasks[index / heads];
+      attend(shape, caches[task.sequence], queries_of(task), index % heads, task.first,
+             tokens_of(task), scratch_of(thread));
+    });
+  }
+  const auto partial_of = [&](size_t unit, size_t tokens, size_t part) {
+    return workspace.partials + unit * room * floats +
+           part * attention_partial_floats(shape, tokens);
+  };
+  const size_t at_once = room - 1;
+  for (size_t first = 0; first < parts; first += at_once) {
+    pool.parallel_for(units * at_once, [&](size_t index, size_t thread) {
+      const size_t unit = index / at_once, part = index % at_once;
+      const AttentionTask& task = chunk.tasks[unit / heads];
+      const AttentionChunk queries = queries_of(task);
+      const size_t tokens = tokens_of(task);
+      const CacheView& cache = caches[task.sequence];
+      if (first + part >= attention_parts(shape, cache, queries, task.first, tokens)) return;
+      attend_part(shape, cache, queries, unit % heads, task.first, tokens, first + part,
+                  scratch_of(thread), partial_of(unit, tokens, 1 + part));
+    });
+    for (size_t unit = 0; unit < units; ++unit) {
+      const AttentionTask& task = chunk.tasks[unit / heads];
+      const AttentionChunk queries = queries_of(task);
+      const size_t tokens = tokens_of(task);
+      const CacheView& cache = caches[task.sequence];
+      const size_t all = attention_parts(shape, cache, queries, task.first, tokens);
+      float* const merged = partial_of(unit, tokens, 0);
+      if (first == 0) clear_partial(shape, tokens, merged);
+      if (first < all) {
+        merge_parts(shape, tokens, partial_of(unit, tokens, 1), std::min(at_once, all - first),
+                    merged);
+      }
+      if (first + at_once < parts) continue;
+      write_merged(shape, cache.type, queries, unit % heads, task.first, tokens, merged);
+    }
+  }
 }
 
 }  // namespace volvelle

@@ -23,12 +23,14 @@ struct Workspace {
   float* branch = nullptr;     // [tokens, width]
   float* gate_up = nullptr;    // [tokens, 2 * feed-forward width], or once where it is plain
   float* attention = nullptr;  // [threads, attention_floats]
+  float* partials = nullptr;   // [partial_floats], of attention to a cache in parts
   float* source = nullptr;     // [tokens, 2 * cross-attention's width]; null: none
   float* routes = nullptr;  // [tokens, experts]: what each is worth to each token; null: no experts
   float* routed = nullptr;  // [tokens, width]: the rows of those tokens that one expert gets
   float* neighbours = nullptr;  // [tokens, kernel * width]; null: no convolution
   float* convolved = nullptr;   // [tokens, width]
   size_t attention_floats = 0;
+  size_t partial_floats = 0;
   LinearScratch linear;
 };
 

@@ -51,7 +51,7 @@ Result<KvCache> KvCache::make(const Stack& stack, CacheType type, size_t context
   bool fits = true;
   for (size_t i = 0; i < offsets.size(); ++i) {
     const Attention& attention = stack.blocks[i / lanes].attention;
-    const size_t rows = attention.kv_heads * slots(attention, context, chunk);
+    const size_t rows = attention.kv_heads * cache_slots(type, slots(attention, context, chunk));
     fits = fits && layout.add(rows, row_bytes(attention, type), offsets[i].keys) &&
            layout.add(rows, row_bytes(attention, type), offsets[i].values) &&
            layout.add(rows, scale_bytes(type), offsets[i].key_scales) &&
@@ -87,9 +87,9 @@ Result<KvCache> KvCache::make(const Stack& stack, CacheType type, size_t context
 void KvCache::copy_lane(size_t from, size_t to, size_t tokens) {
   for (size_t i = 0; i < row_bytes_.size(); ++i) {
     const CacheView &source = layer(i, from), &target = layer(i, to);
-    const size_t rows = std::min(tokens, source.slots);
+    const size_t rows = cache_slots(source.type, std::min(tokens, source.slots));
     for (size_t head = 0; head < heads_[i]; ++head) {
-      const size_t at = head * source.slots;
+      const size_t at = head * cache_slots(source.type, source.slots);
       for (const auto& [bytes_from, bytes_to] :
            {std::pair{source.keys, target.keys}, std::pair{source.values, target.values}}) {
         std::memcpy(static_cast<std::byte*>(bytes_to) + at * row_bytes_[i],

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 
+#include "kernels/attention.h"
 #include "runtime/distance_buckets.h"
 #include "runtime/file_format.h"
 #include "runtime/finite.h"
@@ -19,7 +20,6 @@ constexpr uint64_t kMaxDimension = 1ull << 31;
 constexpr uint64_t kMaxWidth = 1 << 20;
 constexpr uint64_t kMaxHeads = 1 << 14;
 constexpr uint64_t kMaxKernel = 63;
-constexpr uint64_t kMaxHeadDim = 1 << 13;
 constexpr size_t kMaxBlocks = 1 << 12;
 constexpr size_t kMaxBeams = 64;
 constexpr uint64_t kMaxBiasFloats = 1 << 24;  // of biases that buckets are expanded to

@@ -10,6 +10,8 @@
 namespace volvelle {
 namespace {
 
+// Parts of the cache whose results for one token there is room for.
+constexpr size_t kPartials = 64;
 constexpr size_t kFloatsPerLine = 16;  // parts of the scratch start on cache lines of 64 bytes
 
 }  // namespace
@@ -60,6 +62,7 @@ Result<StackOperator> StackOperator::make(const Model& model, const Stack& stack
 Result<void> StackOperator::reserve(size_t inputs, size_t length) {
   const Stack& stack = *stack_;
   size_t qkv = 0, attended = 0, inner = 0, attention = 0, experts = 0, source = 0, kernel = 0;
+  size_t partials = 0;
   inputs = std::max(inputs, stack.width);
   const auto reads = [&inputs](const Linear& linear) {
     inputs = std::max(inputs, linear.weight->padded_columns());
@@ -69,7 +72,9 @@ Result<void> StackOperator::reserve(size_t inputs, size_t length) {
     qkv = std::max(qkv, block.attention.query_width() + 2 * block.attention.kv_width());
     attended = std::max(attended, block.attention.query_width());
     inner = std::max(inner, feed_forward.inner());
-    attention = std::max(attention, attention_scratch_floats(attention_shape(block.attention)));
+    const AttentionShape shape = attention_shape(block.attention);
+    attention = std::max(attention, attention_scratch_floats(shape));
+    partials = std::max(partials, block.attention.kv_heads * attention_partial_floats(shape, 1));
     reads(block.attention.qkv);
     reads(block.attention.output);
     if (const auto& cross = block.cross) {
@@ -97,6 +102,7 @@ Result<void> StackOperator::reserve(size_t inputs, size_t length) {
   }
   attention = (attention + kFloatsPerLine - 1) / kFloatsPerLine * kFloatsPerLine;
   workspace_.attention_floats = attention;
+  workspace_.partial_floats = pool_->threads() > 1 ? kPartials * partials : 0;
 
   std::vector<std::pair<float**, size_t>> parts = {
       {&x_, chunk_ * stack.width},
@@ -106,6 +112,7 @@ Result<void> StackOperator::reserve(size_t inputs, size_t length) {
       {&workspace_.branch, chunk_ * std::max(stack.width, projected)},
       {&workspace_.gate_up, chunk_ * 2 * inner},
       {&workspace_.attention, pool_->threads() * attention},
+      {&workspace_.partials, workspace_.partial_floats},
       {&workspace_.source, chunk_ * source},
       {&workspace_.routes, chunk_ * experts},
       {&workspace_.routed, experts > 0 ? chunk_ * stack.width : 0},

@@ -1,0 +1,281 @@
+// The two products of attention over one tile of the cache, for a few query rows at once: queries
+// by keys, and weights by values. In rows of floats or halves, and in int8 tiles. Vectors have
+// names and no arrays, since some targets' vectors have no size.
+
+#if defined(VOLVELLE_KERNELS_ATTENTION_PRODUCTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef VOLVELLE_KERNELS_ATTENTION_PRODUCTS_INL_H_
+#undef VOLVELLE_KERNELS_ATTENTION_PRODUCTS_INL_H_
+#else
+#define VOLVELLE_KERNELS_ATTENTION_PRODUCTS_INL_H_
+#endif
+
+#include <cstddef>
+#include <cstdint>
+
+#include "hwy/highway.h"
+#include "kernels/attention.h"
+#include "kernels/dot-inl.h"
+#include "kernels/vectors-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace volvelle::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+constexpr size_t kTile = kCacheTile;
+// Query rows whose sums stay in registers while a tile passes by.
+constexpr size_t kRows = 4;
+
+HWY_INLINE hn::Vec<Floats> load_elements(Floats d, const float* from) { return hn::LoadU(d, from); }
+
+HWY_INLINE hn::Vec<Floats> load_elements(Floats d, const uint16_t* from) {
+  return promote_halves(d, hn::LoadU(hn::Rebind<uint16_t, Floats>(), from));
+}
+
+// logits[r * kTile + s] = queries[r] . keys[s] for slots [low, high). Two keys at a time share each
+// load of a query; of an odd count the last is taken twice.
+template <size_t rows, typename T>
+HWY_INLINE void multiply_keys(const float* HWY_RESTRICT queries, size_t elements,
+                              const T* HWY_RESTRICT keys, size_t low, size_t high,
+                              float* HWY_RESTRICT logits) {
+  const Floats d;
+  for (size_t s = low; s < high; s += 2) {
+    const size_t t = HWY_MIN(s + 1, high - 1);
+    auto s0 = hn::Zero(d), t0 = s0;
+    [[maybe_unused]] auto s1 = s0, t1 = s0, s2 = s0, t2 = s0, s3 = s0, t3 = s0;
+    for (size_t e = 0; e < elements; e += hn::Lanes(d)) {
+      const auto key_s = load_elements(d, keys + s * elements + e);
+      const auto key_t = load_elements(d, keys + t * elements + e);
+      const auto q0 = hn::Load(d, queries + e);
+      s0 = hn::MulAdd(q0, key_s, s0);
+      t0 = hn::MulAdd(q0, key_t, t0);
+      if constexpr (rows > 1) {
+        const auto q1 = hn::Load(d, queries + elements + e);
+        s1 = hn::MulAdd(q1, key_s, s1);
+        t1 = hn::MulAdd(q1, key_t, t1);
+      }
+      if constexpr (rows > 2) {
+        const auto q2 = hn::Load(d, queries + 2 * elements + e);
+        s2 = hn::MulAdd(q2, key_s, s2);
+        t2 = hn::MulAdd(q2, key_t, t2);
+      }
+      if constexpr (rows > 3) {
+        const auto q3 = hn::Load(d, queries + 3 * elements + e);
+        s3 = hn::MulAdd(q3, key_s, s3);
+        t3 = hn::MulAdd(q3, key_t, t3);
+      }
+    }
+    logits[s] = hn::ReduceSum(d, s0);
+    logits[t] = hn::ReduceSum(d, t0);
+    if constexpr (rows > 1) {
+      logits[kTile + s] = hn::ReduceSum(d, s1);
+      logits[kTile + t] = hn::ReduceSum(d, t1);
+    }
+    if constexpr (rows > 2) {
+      logits[2 * kTile + s] = hn::ReduceSum(d, s2);
+      logits[2 * kTile + t] = hn::ReduceSum(d, t2);
+    }
+    if constexpr (rows > 3) {
+      logits[3 * kTile + s] = hn::ReduceSum(d, s3);
+      logits[3 * kTile + t] = hn::ReduceSum(d, t3);
+    }
+  }
+}
+
+// How a tile's weighted values join the sums so far, row by row: sums = sums * shrink + grow *
+// theirs.
+struct Joins {
+  float shrink[kRows], grow[kRows];
+};
+
+// sums[r] = sums[r] * shrink[r] + grow[r] * added, for row r's one or two vectors of elements.
+template <size_t vectors>
+HWY_INLINE void join(const Joins& joins, size_t r, hn::Vec<Floats> a, hn::Vec<Floats> b,
+                     float* HWY_RESTRICT sums) {
+  const Floats d;
+  const auto shrink = hn::Set(d, joins.shrink[r]), grow = hn::Set(d, joins.grow[r]);
+  hn::Store(hn::MulAdd(grow, a, hn::Mul(shrink, hn::Load(d, sums))), d, sums);
+  if constexpr (vectors < 2) return;
+  sums += hn::Lanes(d);
+  hn::Store(hn::MulAdd(grow, b, hn::Mul(shrink, hn::Load(d, sums))), d, sums);
+}
+
+// For `vectors` vectors of elements from `e` on: joins to sums[r] the sum of weights[r * kTile + s]
+// * values[s] over slots [low, high).
+template <size_t rows, size_t vectors, typename T>
+HWY_INLINE void add_values_at(size_t e, const float* HWY_RESTRICT weights,
+                              const T* HWY_RESTRICT values, size_t elements, size_t low,
+                              size_t high, const Joins& joins, float* HWY_RESTRICT sums) {
+  const Floats d;
+  const size_t n = hn::Lanes(d);
+  auto a0 = hn::Zero(d), b0 = a0;
+  [[maybe_unused]] auto a1 = a0, b1 = a0, a2 = a0, b2 = a0, a3 = a0, b3 = a0;
+  for (size_t s = low; s < high; ++s) {
+    const auto a = load_elements(d, values + s * elements + e);
+    auto b = a;
+    if constexpr (vectors > 1) b = load_elements(d, values + s * elements + e + n);
+    const auto w0 = hn::Set(d, weights[s]);
+    a0 = hn::MulAdd(w0, a, a0);
+    if constexpr (vectors > 1) b0 = hn::MulAdd(w0, b, b0);
+    if constexpr (rows > 1) {
+      const auto w1 = hn::Set(d, weights[kTile + s]);
+      a1 = hn::MulAdd(w1, a, a1);
+      if constexpr (vectors > 1) b1 = hn::MulAdd(w1, b, b1);
+    }
+    if constexpr (rows > 2) {
+      const auto w2 = hn::Set(d, weights[2 * kTile + s]);
+      a2 = hn::MulAdd(w2, a, a2);
+      if constexpr (vectors > 1) b2 = hn::MulAdd(w2, b, b2);
+    }
+    if constexpr (rows > 3) {
+      const auto w3 = hn::Set(d, weights[3 * kTile + s]);
+      a3 = hn::MulAdd(w3, a, a3);
+      if constexpr (vectors > 1) b3 = hn::MulAdd(w3, b, b3);
+    }
+  }
+  join<vectors>(joins, 0, a0, b0, sums + e);
+  if constexpr (rows > 1) join<vectors>(joins, 1, a1, b1, sums + elements + e);
+  if constexpr (rows > 2) join<vectors>(joins, 2, a2, b2, sums + 2 * elements + e);
+  if constexpr (rows > 3) join<vectors>(joins, 3, a3, b3, sums + 3 * elements + e);
+}
+
+// Asks for the next tile's bytes that lie as these do in theirs. A tile is about a page, at whose
+// end the CPU stops looking ahead; as they are used is when there is time to ask, and into the
+// second cache, since few lines can be on their way to the first. What is past the cache is not
+// read.
+HWY_INLINE void prefetch_next(const void* bytes, size_t elements) {
+  __builtin_prefetch(
+      reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(bytes) + kTile * elements),
+      /*rw=*/0, /*locality=*/2);
+}
+
+// Codes of a few query rows, whose logits are scale * query . key * key's scale.
+struct QueryCodes {
+  const int8_t* codes;    // [rows, elements]
+  const int32_t* starts;  // [rows], -kKeyOffset * the sum of a row's codes
+  const float* scales;    // [rows]
+};
+
+// logits[r * kTile + s] = queries[r] . keys[s] for slots [low, high) and maybe their neighbours,
+// whose logits mean nothing. Lanes are slots. `keys` is the tile's.
+template <size_t rows>
+HWY_INLINE void multiply_keys(const QueryCodes& queries, size_t elements,
+                              const uint8_t* HWY_RESTRICT keys,
+                              const float* HWY_RESTRICT key_scales, size_t low, size_t high,
+                              float* HWY_RESTRICT logits) {
+  const Floats d;
+  const Sums ds;
+  const Unsigned du;
+  const size_t n = hn::Lanes(d);
+  for (size_t s = low / (2 * n) * (2 * n); s < high; s += 2 * n) {
+    const uint8_t* const a_keys = keys + q8_key_index(s, 0, elements);
+    const uint8_t* const b_keys = keys + q8_key_index(s + n, 0, elements);
+    const int8_t* const codes = queries.codes;
+    auto a0 = hn::Set(ds, queries.starts[0]), b0 = a0;
+    [[maybe_unused]] auto a1 = a0, b1 = a0, a2 = a0, b2 = a0, a3 = a0, b3 = a0;
+    if constexpr (rows > 1) a1 = b1 = hn::Set(ds, queries.starts[1]);
+    if constexpr (rows > 2) a2 = b2 = hn::Set(ds, queries.starts[2]);
+    if constexpr (rows > 3) a3 = b3 = hn::Set(ds, queries.starts[3]);
+    HWY_UNROLL(4)
+    for (size_t e = 0; e < elements; e += 4) {
+      const auto a = hn::LoadU(du, a_keys + e * kKeyLanes);
+      const auto b = hn::LoadU(du, b_keys + e * kKeyLanes);
+      prefetch_next(a_keys + e * kKeyLanes, elements);
+      prefetch_next(b_keys + e * kKeyLanes, elements);
+      const auto q0 = broadcast_four(Signed(), codes + e);
+      a0 = add_dot(a, q0, a0);
+      b0 = add_dot(b, q0, b0);
+      if constexpr (rows > 1) {
+        const auto q1 = broadcast_four(Signed(), codes + elements + e);
+        a1 = add_dot(a, q1, a1);
+        b1 = add_dot(b, q1, b1);
+      }
+      if constexpr (rows > 2) {
+        const auto q2 = broadcast_four(Signed(), codes + 2 * elements + e);
+        a2 = add_dot(a, q2, a2);
+        b2 = add_dot(b, q2, b2);
+      }
+      if constexpr (rows > 3) {
+        const auto q3 = broadcast_four(Signed(), codes + 3 * elements + e);
+        a3 = add_dot(a, q3, a3);
+        b3 = add_dot(b, q3, b3);
+      }
+    }
+    const auto a_scale = hn::LoadU(d, key_scales + s), b_scale = hn::LoadU(d, key_scales + s + n);
+    const auto store = [&](hn::Vec<Sums> a, hn::Vec<Sums> b, size_t r) HWY_ATTR {
+      const auto scale = hn::Set(d, queries.scales[r]);
+      float* const to = logits + r * kTile + s;
+      hn::Store(hn::Mul(hn::Mul(hn::ConvertTo(d, a), scale), a_scale), d, to);
+      hn::Store(hn::Mul(hn::Mul(hn::ConvertTo(d, b), scale), b_scale), d, to + n);
+    };
+    store(a0, b0, 0);
+    if constexpr (rows > 1) store(a1, b1, 1);
+    if constexpr (rows > 2) store(a2, b2, 2);
+    if constexpr (rows > 3) store(a3, b3, 3);
+  }
+}
+
+// For `vectors` vectors of elements from `e` on: joins to sums[r] the sum of codes[r * kTile + s] *
+// values[s] over slots [low, high). Lanes are elements. `values` is the tile's; codes of the other
+// slots that share four bytes with these are 0.
+template <size_t rows, size_t vectors>
+HWY_INLINE void add_values_at(size_t e, const uint8_t* HWY_RESTRICT codes,
+                              const int8_t* HWY_RESTRICT values, size_t elements, size_t low,
+                              size_t high, const Joins& joins, float* HWY_RESTRICT sums) {
+  const Floats d;
+  const Signed di;
+  const size_t n = hn::Lanes(d);
+  const int8_t* const a_values = values + q8_value_index(0, e, elements);
+  const int8_t* const b_values = values + q8_value_index(0, e + n, elements);
+  auto a0 = hn::Zero(Sums()), b0 = a0;
+  [[maybe_unused]] auto a1 = a0, b1 = a0, a2 = a0, b2 = a0, a3 = a0, b3 = a0;
+  HWY_UNROLL(4)
+  for (size_t s = low / 4 * 4; s < high; s += 4) {
+    const auto a = hn::LoadU(di, a_values + s * kValueLanes);
+    auto b = a;
+    if constexpr (vectors > 1) b = hn::LoadU(di, b_values + s * kValueLanes);
+    prefetch_next(a_values + s * kValueLanes, elements);
+    if constexpr (vectors > 1) prefetch_next(b_values + s * kValueLanes, elements);
+    const auto w0 = broadcast_four(Unsigned(), codes + s);
+    a0 = add_dot(w0, a, a0);
+    if constexpr (vectors > 1) b0 = add_dot(w0, b, b0);
+    if constexpr (rows > 1) {
+      const auto w1 = broadcast_four(Unsigned(), codes + kTile + s);
+      a1 = add_dot(w1, a, a1);
+      if constexpr (vectors > 1) b1 = add_dot(w1, b, b1);
+    }
+    if constexpr (rows > 2) {
+      const auto w2 = broadcast_four(Unsigned(), codes + 2 * kTile + s);
+      a2 = add_dot(w2, a, a2);
+      if constexpr (vectors > 1) b2 = add_dot(w2, b, b2);
+    }
+    if constexpr (rows > 3) {
+      const auto w3 = broadcast_four(Unsigned(), codes + 3 * kTile + s);
+      a3 = add_dot(w3, a, a3);
+      if constexpr (vectors > 1) b3 = add_dot(w3, b, b3);
+    }
+  }
+  const auto join_row = [&](hn::Vec<Sums> a, hn::Vec<Sums> b, size_t r) HWY_ATTR {
+    join<vectors>(joins, r, hn::ConvertTo(d, a), hn::ConvertTo(d, b), sums + r * elements + e);
+  };
+  join_row(a0, b0, 0);
+  if constexpr (rows > 1) join_row(a1, b1, 1);
+  if constexpr (rows > 2) join_row(a2, b2, 2);
+  if constexpr (rows > 3) join_row(a3, b3, 3);
+}
+
+// Joins to sums[r] the sum of weights[r * kTile + s] * values[s] over slots [low, high).
+template <size_t rows, typename W, typename T>
+HWY_INLINE void add_values(const W* weights, const T* values, size_t elements, size_t low,
+                           size_t high, const Joins& joins, float* sums) {
+  const size_t n = hn::Lanes(Floats());
+  size_t e = 0;
+  for (; e + 2 * n <= elements; e += 2 * n) {
+    add_values_at<rows, 2>(e, weights, values, elements, low, high, joins, sums);
+  }
+  if (e < elements) add_values_at<rows, 1>(e, weights, values, elements, low, high, joins, sums);
+}
+
+}  // namespace volvelle::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // toggled include guard
