@@ -64,8 +64,8 @@ HWY_INLINE void transform_strides(size_t stride, size_t count, float scale, floa
   }
 }
 
-// x = scale * S x in each block, S being the matrix of signs (-1)^popcount(i & j). Each element is a
-// sum in one fixed order.
+// x = scale * S x in each block, S being the matrix of signs (-1)^popcount(i & j). Each element is
+// a sum in one fixed order.
 //
 //   x      [count]
 //   block  a power of two that divides `count`
