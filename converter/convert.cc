@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <format>
 #include <span>
+#include <type_traits>
 #include <utility>
 
 #include "converter/positions/rotary.h"
@@ -17,6 +18,7 @@
 #include "platforms/clock.h"
 #include "platforms/interrupt.h"
 #include "platforms/thread_pool.h"
+#include "runtime/distance_buckets.h"
 #include "runtime/model.h"
 #include "runtime/sinusoids.h"
 #include "runtime/tokenizer/stored.h"
@@ -80,8 +82,10 @@ std::string position_text(const recipe::AdditiveTable&) { return "learned table 
 
 std::string position_text(const SinusoidPlan&) { return "sinusoids at the embedding"; }
 
-std::string position_text(const recipe::BucketedBias& plan) {
-  return std::format("bias by distance (T5), alike from {} on", plan.max_distance);
+std::string position_text(const recipe::BucketedBias& plan, uint64_t rows) {
+  const auto buckets = static_cast<uint32_t>(rows);
+  const uint32_t reach = bucket_reach({buckets, plan.max_distance, plan.bidirectional});
+  return std::format("bias by distance (T5), alike from {} on", reach);
 }
 
 std::string position_text(const recipe::ClippedRelative& plan) {
@@ -94,8 +98,15 @@ std::string position_text(const recipe::ClippedRelative& plan) {
              : std::format("relative rows (Shaw), clipped at {}", plan.clip_distance);
 }
 
-std::string position_text(const recipe::PositionPlan& plan) {
-  return std::visit([](const auto& scheme) { return position_text(scheme); }, plan);
+std::string position_text(const recipe::Model& model, int position) {
+  const auto text = [&]<typename Plan>(const Plan& plan) {
+    if constexpr (std::is_same_v<Plan, recipe::BucketedBias>) {
+      return position_text(plan, model.tensors[plan.table].rows);
+    } else {
+      return position_text(plan);
+    }
+  };
+  return std::visit(text, model.positions[position]);
 }
 
 std::vector<ConvertReport::Layers> describe_layers(const recipe::Model& model) {
@@ -105,9 +116,9 @@ std::vector<ConvertReport::Layers> describe_layers(const recipe::Model& model) {
     ConvertReport::Layers one{layer, layer, "none",
                               attention.bidirectional ? "both sides" : "causal"};
     if (attention.position >= 0) {
-      one.position = position_text(model.positions[attention.position]);
+      one.position = position_text(model, attention.position);
     } else if (model.position >= 0) {
-      one.position = position_text(model.positions[model.position]);
+      one.position = position_text(model, model.position);
     }
     if (attention.window != 0) {
       one.mask +=
@@ -342,6 +353,7 @@ Result<ConvertReport> convert(const ConvertOptions& options, const ThreadPool& t
   report.layer_count = model.blocks.size();
   report.context = context;
   report.trained_context = model.trained_context;
+  report.head = !model.encodes;
   report.tied = model.head.weight == model.embedding;
   report.layers = describe_layers(model);
   if (!report.tied && !model.encodes && options.weights == WeightType::kQ4) {

@@ -55,6 +55,7 @@ struct ConvertReport {
   uint64_t parameters = 0;
   uint64_t context = 0;
   uint64_t trained_context = 0;
+  bool head = false;  // of a decoder
   bool tied = false;
   bool tokenizer = false;
   std::vector<Layers> layers;

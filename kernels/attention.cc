@@ -45,7 +45,7 @@ struct Workspace {
   float* queries;   // [rows, elements], scaled and padded
   float* weights;   // [kRows, kTile], logits, then e^(logit - the tile's greatest)
   float* biases;    // [kTile], of one row's logits
-  float* keys;      // [kTile, elements], of int8 keys, where relative rows want them as floats
+  float* keys;      // [kTile, elements], a tile's keys as floats, where relative rows want them
   float* spread;    // [elements], of one query
   float* scales;    // [rows], of query codes
   int32_t* starts;  // [rows], see QueryCodes
@@ -146,9 +146,8 @@ HWY_INLINE float multiply_rows(const T* HWY_RESTRICT padded, const float* HWY_RE
 
 // logits[s] += query . key[r] + scale * keys[s] . query[r] for slots [begin, end); `query` is
 // scaled already. Neighbours of the same distance share the first product.
-template <typename T>
 HWY_NOINLINE void add_relative_logits(const AttentionShape& shape, size_t head, const float* query,
-                                      const T* keys, ptrdiff_t own, size_t begin, size_t end,
+                                      const float* keys, ptrdiff_t own, size_t begin, size_t end,
                                       float* logits) {
   const RelativeRows& relative = shape.relative;
   const size_t elements = cache_row_elements(shape.head_dim);
@@ -434,9 +433,7 @@ class Attending {
                        static_cast<const T*>(cache_.values) + at,
                        kCodes ? cache_.key_scales + row_at : nullptr,
                        kCodes ? cache_.value_scales + row_at : nullptr, origin};
-    if constexpr (kCodes) {
-      if (shape_.relative.query) widen_keys(tile.keys, tile.key_scales);
-    }
+    if (shape_.relative.query) widen_keys(tile, end - origin);
     for (size_t row = 0, row_end = 0; row < rows_; row = row_end) {
       row_end = std::min(row + kRows, rows_);
       const size_t from = std::max(sight_.first_seen(row / group_), origin);
@@ -518,12 +515,8 @@ class Attending {
                                size_t end, float* logits) const {
     const ptrdiff_t own = own_slot(row, tile);
     if (shape_.relative.key || shape_.relative.query) {
-      const float* const query = work_.queries + row * elements_;
-      if constexpr (kCodes) {
-        add_relative_logits(shape_, head_of(row), query, work_.keys, own, begin, end, logits);
-      } else {
-        add_relative_logits(shape_, head_of(row), query, tile.keys, own, begin, end, logits);
-      }
+      add_relative_logits(shape_, head_of(row), work_.queries + row * elements_, work_.keys, own,
+                          begin, end, logits);
     }
     const bool biased = shape_.linear_bias.slopes || shape_.distance_bias.table;
     if (biased) fill_biases(shape_, head_of(row), own, work_.biases);
@@ -537,11 +530,18 @@ class Attending {
     return static_cast<ptrdiff_t>(sight_.position + row / group_ - tile.origin);
   }
 
-  void widen_keys(const uint8_t* keys, const float* scales) const {
-    for (size_t s = 0; s < kTile; ++s) {
+  void widen_keys(const Tile& tile, size_t slots) const {
+    for (size_t s = 0; s < slots; ++s) {
       for (size_t e = 0; e < elements_; ++e) {
-        const int code = keys[q8_key_index(s, e, elements_)] - kKeyOffset;
-        work_.keys[s * elements_ + e] = static_cast<float>(code) * scales[s];
+        float& wide = work_.keys[s * elements_ + e];
+        if constexpr (kCodes) {
+          const int code = tile.keys[q8_key_index(s, e, elements_)] - kKeyOffset;
+          wide = static_cast<float>(code) * tile.key_scales[s];
+        } else if constexpr (std::is_same_v<Key, float>) {
+          wide = tile.keys[key_index(s, e, elements_)];
+        } else {
+          from_f16(tile.keys + key_index(s, e, elements_), 1, &wide);
+        }
       }
     }
   }
@@ -634,15 +634,25 @@ HWY_AFTER_NAMESPACE();
 namespace volvelle {
 namespace {
 
-void store_row(CacheType type, void* rows, size_t row, size_t head_dim, const float* from) {
-  const size_t elements = cache_row_elements(head_dim), bytes = cache_element_bytes(type);
-  auto* to = static_cast<std::byte*>(rows) + row * elements * bytes;
+// A row of floats or halves, element e at rows[index(e)], padded with zeros.
+template <typename Index>
+void store_row(CacheType type, size_t head_dim, const float* from, const Index& index, void* rows) {
+  const size_t elements = cache_row_elements(head_dim);
   if (type == CacheType::kF32) {
-    std::memcpy(to, from, head_dim * bytes);
-  } else {
-    to_f16(from, head_dim, reinterpret_cast<uint16_t*>(to));
+    for (size_t e = 0; e < elements; ++e) {
+      static_cast<float*>(rows)[index(e)] = e < head_dim ? from[e] : 0.0f;
+    }
+    return;
   }
-  std::memset(to + head_dim * bytes, 0, (elements - head_dim) * bytes);
+  for (size_t first = 0; first < elements; first += kCacheRowElements) {
+    uint16_t halves[kCacheRowElements] = {};
+    if (first < head_dim) {
+      to_f16(from + first, std::min(kCacheRowElements, head_dim - first), halves);
+    }
+    for (size_t i = 0; i < kCacheRowElements; ++i) {
+      static_cast<uint16_t*>(rows)[index(first + i)] = halves[i];
+    }
+  }
 }
 
 }  // namespace
@@ -713,11 +723,12 @@ float store_codes(const float* row, size_t head_dim, bool transformed, int offse
 
 void store_key(const CacheView& cache, const AttentionShape& shape, size_t kv_head, size_t slot,
                const float* row) {
-  if (cache.type != CacheType::kQ8) {
-    return store_row(cache.type, cache.keys, kv_head * cache.slots + slot, shape.head_dim, row);
-  }
   const size_t elements = cache_row_elements(shape.head_dim);
   const size_t before = kv_head * cache_slots(cache.type, cache.slots);
+  if (cache.type != CacheType::kQ8) {
+    const auto index = [&](size_t e) { return before * elements + key_index(slot, e, elements); };
+    return store_row(cache.type, shape.head_dim, row, index, cache.keys);
+  }
   cache.key_scales[before + slot] = store_codes(
       row, shape.head_dim, q8_transforms_keys(shape), kKeyOffset,
       [&](size_t e) { return q8_key_index(slot, e, elements); },
@@ -726,11 +737,12 @@ void store_key(const CacheView& cache, const AttentionShape& shape, size_t kv_he
 
 void store_value(const CacheView& cache, const AttentionShape& shape, size_t kv_head, size_t slot,
                  const float* row) {
-  if (cache.type != CacheType::kQ8) {
-    return store_row(cache.type, cache.values, kv_head * cache.slots + slot, shape.head_dim, row);
-  }
   const size_t elements = cache_row_elements(shape.head_dim);
   const size_t before = kv_head * cache_slots(cache.type, cache.slots);
+  if (cache.type != CacheType::kQ8) {
+    const auto index = [&](size_t e) { return (before + slot) * elements + e; };
+    return store_row(cache.type, shape.head_dim, row, index, cache.values);
+  }
   cache.value_scales[before + slot] = store_codes(
       row, shape.head_dim, q8_transforms_values(shape), 0,
       [&](size_t e) { return q8_value_index(slot, e, elements); },

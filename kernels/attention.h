@@ -29,16 +29,26 @@ inline constexpr size_t kMaxHeadDim = 1 << 13;
 // Slots whose keys and values are taken together: in int8 and 128 dimensions both stay in 16 KiB.
 inline constexpr size_t kCacheTile = 64;
 
-// Slots that memory is taken for: an int8 cache has whole tiles.
+// Keys of so many slots lie together, and so many elements of a value.
+inline constexpr size_t kKeyLanes = 16, kValueLanes = 16;
+
+// Slots that memory is taken for: an int8 cache has whole tiles, others whole groups of key lanes.
 constexpr size_t cache_slots(CacheType type, size_t slots) {
-  return type == CacheType::kQ8 ? (slots + kCacheTile - 1) / kCacheTile * kCacheTile : slots;
+  const size_t whole = type == CacheType::kQ8 ? kCacheTile : kKeyLanes;
+  return (slots + whole - 1) / whole * whole;
+}
+
+// Where a cache of floats or halves keeps element e of the key in slot s of one head, whose rows
+// have `elements` elements: lanes are slots, so that no product needs a sum across lanes. Values
+// lie row by row.
+constexpr size_t key_index(size_t s, size_t e, size_t elements) {
+  return s / kKeyLanes * kKeyLanes * elements + e * kKeyLanes + s % kKeyLanes;
 }
 
 // Where an int8 cache keeps element e of slot s of one head, whose rows have `elements` elements:
 // such that 64 bytes are what one vector of dot products takes, four bytes to a lane. Of keys, they
 // are 4 elements of 16 slots, so that a lane's sum over all elements is a slot's logit; of values,
 // 4 slots of 16 elements, so that a lane's sum over all slots is an element of the output.
-inline constexpr size_t kKeyLanes = 16, kValueLanes = 16;
 constexpr size_t q8_key_index(size_t s, size_t e, size_t elements) {
   return s / kKeyLanes * kKeyLanes * elements + e / 4 * 4 * kKeyLanes + s % kKeyLanes * 4 + e % 4;
 }

@@ -31,53 +31,44 @@ HWY_INLINE hn::Vec<Floats> load_elements(Floats d, const uint16_t* from) {
   return promote_halves(d, hn::LoadU(hn::Rebind<uint16_t, Floats>(), from));
 }
 
-// logits[r * kTile + s] = queries[r] . keys[s] for slots [low, high). Two keys at a time share each
-// load of a query; of an odd count the last is taken twice.
+// logits[r * kTile + s] = queries[r] . keys[s] for slots [low, high), and what else is in their
+// vectors. Each sum has two parts: they hide latency, and each rounds over half as many terms.
 template <size_t rows, typename T>
 HWY_INLINE void multiply_keys(const float* HWY_RESTRICT queries, size_t elements,
                               const T* HWY_RESTRICT keys, size_t low, size_t high,
                               float* HWY_RESTRICT logits) {
   const Floats d;
-  for (size_t s = low; s < high; s += 2) {
-    const size_t t = HWY_MIN(s + 1, high - 1);
-    auto s0 = hn::Zero(d), t0 = s0;
-    [[maybe_unused]] auto s1 = s0, t1 = s0, s2 = s0, t2 = s0, s3 = s0, t3 = s0;
-    for (size_t e = 0; e < elements; e += hn::Lanes(d)) {
-      const auto key_s = load_elements(d, keys + s * elements + e);
-      const auto key_t = load_elements(d, keys + t * elements + e);
-      const auto q0 = hn::Load(d, queries + e);
-      s0 = hn::MulAdd(q0, key_s, s0);
-      t0 = hn::MulAdd(q0, key_t, t0);
+  const size_t n = hn::Lanes(d);
+  for (size_t s = low / n * n; s < high; s += n) {
+    const T* const key = keys + key_index(s, 0, elements);
+    auto a0 = hn::Zero(d), b0 = a0;
+    [[maybe_unused]] auto a1 = a0, b1 = a0, a2 = a0, b2 = a0, a3 = a0, b3 = a0;
+    for (size_t e = 0; e < elements; e += 2) {
+      const auto even = load_elements(d, key + e * kKeyLanes);
+      const auto odd = load_elements(d, key + (e + 1) * kKeyLanes);
+      const float* q = queries + e;
+      a0 = hn::MulAdd(hn::Set(d, q[0]), even, a0);
+      b0 = hn::MulAdd(hn::Set(d, q[1]), odd, b0);
       if constexpr (rows > 1) {
-        const auto q1 = hn::Load(d, queries + elements + e);
-        s1 = hn::MulAdd(q1, key_s, s1);
-        t1 = hn::MulAdd(q1, key_t, t1);
+        q += elements;
+        a1 = hn::MulAdd(hn::Set(d, q[0]), even, a1);
+        b1 = hn::MulAdd(hn::Set(d, q[1]), odd, b1);
       }
       if constexpr (rows > 2) {
-        const auto q2 = hn::Load(d, queries + 2 * elements + e);
-        s2 = hn::MulAdd(q2, key_s, s2);
-        t2 = hn::MulAdd(q2, key_t, t2);
+        q += elements;
+        a2 = hn::MulAdd(hn::Set(d, q[0]), even, a2);
+        b2 = hn::MulAdd(hn::Set(d, q[1]), odd, b2);
       }
       if constexpr (rows > 3) {
-        const auto q3 = hn::Load(d, queries + 3 * elements + e);
-        s3 = hn::MulAdd(q3, key_s, s3);
-        t3 = hn::MulAdd(q3, key_t, t3);
+        q += elements;
+        a3 = hn::MulAdd(hn::Set(d, q[0]), even, a3);
+        b3 = hn::MulAdd(hn::Set(d, q[1]), odd, b3);
       }
     }
-    logits[s] = hn::ReduceSum(d, s0);
-    logits[t] = hn::ReduceSum(d, t0);
-    if constexpr (rows > 1) {
-      logits[kTile + s] = hn::ReduceSum(d, s1);
-      logits[kTile + t] = hn::ReduceSum(d, t1);
-    }
-    if constexpr (rows > 2) {
-      logits[2 * kTile + s] = hn::ReduceSum(d, s2);
-      logits[2 * kTile + t] = hn::ReduceSum(d, t2);
-    }
-    if constexpr (rows > 3) {
-      logits[3 * kTile + s] = hn::ReduceSum(d, s3);
-      logits[3 * kTile + t] = hn::ReduceSum(d, t3);
-    }
+    hn::Store(hn::Add(a0, b0), d, logits + s);
+    if constexpr (rows > 1) hn::Store(hn::Add(a1, b1), d, logits + kTile + s);
+    if constexpr (rows > 2) hn::Store(hn::Add(a2, b2), d, logits + 2 * kTile + s);
+    if constexpr (rows > 3) hn::Store(hn::Add(a3, b3), d, logits + 3 * kTile + s);
   }
 }
 

@@ -19,7 +19,9 @@ double element(CacheType type, const void* rows, size_t at) {
 
 double key(const CacheView& cache, size_t head, size_t s, size_t elements, size_t e) {
   const size_t row = head * cache_slots(cache.type, cache.slots) + s;
-  if (cache.type != CacheType::kQ8) return element(cache.type, cache.keys, row * elements + e);
+  if (cache.type != CacheType::kQ8) {
+    return element(cache.type, cache.keys, (row - s) * elements + key_index(s, e, elements));
+  }
   const size_t at = (row - s) * elements + q8_key_index(s, e, elements);
   return (static_cast<const uint8_t*>(cache.keys)[at] - kKeyOffset) *
          static_cast<double>(cache.key_scales[row]);

@@ -79,7 +79,12 @@ struct Encoder::State {
   std::vector<int32_t> tokens, types;
   std::vector<SequenceChunk> sequences;
 
+  std::vector<size_t> first_slots;  // [sequences]
+
   const Stack& stack() const { return *model->encoder(); }
+  // Of the cache. Sentences lie in it one after the other, each in whole groups of key lanes; many
+  // short ones fill it before they are a chunk.
+  size_t slots() const { return 2 * cache_slots(CacheType::kF32, chunk); }
   Result<void> reserve();
   Result<void> check(std::span<const Sentence> sentences) const;
   Result<void> run_chunk(std::span<const Sentence> sentences, size_t first, const Sink& sink);
@@ -105,13 +110,13 @@ Result<void> Encoder::State::reserve() {
   size_t part = 0;  // of keys, and of values
   for (const Block& block : stack.blocks) {
     part = std::max(
-        part, block.attention.kv_heads * chunk * cache_row_elements(block.attention.head_dim));
+        part, block.attention.kv_heads * slots() * cache_row_elements(block.attention.head_dim));
   }
   VOLVELLE_ASSIGN_OR_RETURN(cache_buffer, AlignedBuffer::make(2 * part * sizeof(float)));
   float* const keys = cache_buffer.as<float>().data();
   for (size_t i = 0; i < stack.blocks.size(); ++i) {
     caches.push_back(
-        {.type = CacheType::kF32, .keys = keys, .values = keys + part, .slots = chunk});
+        {.type = CacheType::kF32, .keys = keys, .values = keys + part, .slots = slots()});
   }
   const size_t floats = padded(chunk * widest);
   VOLVELLE_ASSIGN_OR_RETURN(scratch, AlignedBuffer::make(2 * floats * sizeof(float)));
@@ -204,19 +209,21 @@ Result<void> Encoder::State::run_chunk(std::span<const Sentence> sentences, size
   tokens.clear();
   types.clear();
   sequences.clear();
-  size_t longest = 0;
+  first_slots.clear();
+  size_t longest = 0, slot = 0;
   for (const Sentence& sentence : sentences) {
     const size_t count = sentence.tokens.size();
     longest = std::max(longest, count);
     sequences.push_back({.first = tokens.size(), .tokens = count, .position = 0, .keys = count});
+    first_slots.push_back(slot);
+    slot += cache_slots(CacheType::kF32, count);
     tokens.insert(tokens.end(), sentence.tokens.begin(), sentence.tokens.end());
     types.insert(types.end(), sentence.types.begin(), sentence.types.end());
     types.resize(tokens.size());
   }
-  // Sentences lie one after the other in a cache of as many slots as tokens.
   const auto cache_of = [&](size_t layer, size_t sequence) -> const CacheView& {
     const size_t at =
-        sequences[sequence].first * cache_row_elements(stack.blocks[layer].attention.head_dim);
+        first_slots[sequence] * cache_row_elements(stack.blocks[layer].attention.head_dim);
     view = caches[layer];
     view.keys = static_cast<float*>(view.keys) + at;
     view.values = static_cast<float*>(view.values) + at;
@@ -252,9 +259,11 @@ Result<void> Encoder::State::run_chunk(std::span<const Sentence> sentences, size
 Result<void> Encoder::run(std::span<const Sentence> sentences, const Sink& sink) {
   VOLVELLE_RETURN_IF_ERROR(state_->check(sentences));
   for (size_t first = 0, end = 0; first < sentences.size(); first = end) {
-    size_t count = 0;
-    while (end < sentences.size() && count + sentences[end].tokens.size() <= state_->chunk) {
-      count += sentences[end++].tokens.size();
+    size_t tokens = 0, slots = 0;
+    for (; end < sentences.size(); ++end) {
+      tokens += sentences[end].tokens.size();
+      slots += cache_slots(CacheType::kF32, sentences[end].tokens.size());
+      if (tokens > state_->chunk || slots > state_->slots()) break;
     }
     VOLVELLE_RETURN_IF_ERROR(state_->run_chunk(sentences.subspan(first, end - first), first, sink));
   }

@@ -329,9 +329,10 @@ Result<void> Session::read_source(std::span<const float> x, size_t rows) {
   state_->sources.clear();
   size_t floats = 0;
   std::vector<CacheView> caches;
+  const size_t slots = cache_slots(CacheType::kF32, rows);
   for (const Block& block : stack.blocks) {
     const size_t part =
-        block.cross ? block.cross->heads * rows * cache_row_elements(block.cross->head_dim) : 0;
+        block.cross ? block.cross->heads * slots * cache_row_elements(block.cross->head_dim) : 0;
     floats += 2 * part;
   }
   VOLVELLE_ASSIGN_OR_RETURN(state_->source, AlignedBuffer::make(floats * sizeof(float)));
@@ -339,7 +340,7 @@ Result<void> Session::read_source(std::span<const float> x, size_t rows) {
   for (const Block& block : stack.blocks) {
     CacheView view{.type = CacheType::kF32, .slots = rows};
     if (block.cross) {
-      const size_t part = block.cross->heads * rows * cache_row_elements(block.cross->head_dim);
+      const size_t part = block.cross->heads * slots * cache_row_elements(block.cross->head_dim);
       view.keys = next;
       view.values = next + part;
       next += 2 * part;

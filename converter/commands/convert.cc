@@ -29,7 +29,9 @@ void print_text(const ConvertReport& report, const std::string& output) {
                                   : std::format("layers {}-{}", layers.first, layers.last);
     print("{:<14}{}; {}\n", range, layers.position, layers.mask);
   }
-  print("head          {}\n", report.tied ? "shared with the embedding" : "its own");
+  if (report.head) {
+    print("head          {}\n", report.tied ? "shared with the embedding" : "its own");
+  }
   print("tokenizer     {}\n", report.tokenizer ? "yes" : "none");
   if (!report.licence.empty()) print("licence       {}\n", printable(report.licence));
   for (const ConvertReport::Part& part : report.parts) {

@@ -19,7 +19,8 @@ namespace {
 
 using nlohmann::ordered_json;
 
-const std::vector<size_t> kDefaultBatches = {1}, kDefaultLengths = {128};
+const std::vector<size_t> kDefaultBatches = {1};
+constexpr size_t kDefaultLength = 128;
 
 struct BenchOptions {
   std::string model;
@@ -162,8 +163,10 @@ Result<std::vector<Measure>> measure_encoder(const BenchOptions& options,
   // Of one batch, so that a short one is no shorter than what clocks and schedulers disturb.
   constexpr double kLeastSeconds = 0.2;
   const std::vector<size_t> batches = options.batches.empty() ? kDefaultBatches : options.batches;
-  const std::vector<size_t> lengths = options.lengths.empty() ? kDefaultLengths : options.lengths;
-  const size_t longest = std::ranges::max(lengths), limit = encoder_limit(*model);
+  const size_t limit = encoder_limit(*model);
+  const std::vector<size_t> lengths =
+      options.lengths.empty() ? std::vector{std::min(kDefaultLength, limit)} : options.lengths;
+  const size_t longest = std::ranges::max(lengths);
   if (longest > limit) {
     return fail("{}: has {} positions, so that no sentence has a --length of {}", options.model,
                 limit, longest);
@@ -279,7 +282,8 @@ Result<> bench(const BenchOptions& options) {
     print("{}\n", to_text(json));
     return {};
   }
-  print("{}, {} threads", printable(model->name()), pool.threads());
+  print("{}, {} {}", printable(model->name()), pool.threads(),
+        pool.threads() == 1 ? "thread" : "threads");
   if (!encodes) print(", cache {}", name_of(options.compute.kv));
   print("\n");
   print("{}: reads {:.1f} GB/s, {:.0f} int8 GOPS\n", printable(machine.cpu), machine.read / 1e9,
@@ -292,8 +296,9 @@ Result<> bench(const BenchOptions& options) {
   change("temperature", machine.temperature_start, machine.temperature_end, 1, "°C");
   change("clock", machine.clock_start, machine.clock_end, 1e9, "GHz");
   print("loaded in {:.2f} s, peak memory {}\n\n", load_seconds, format_bytes(peak));
-  print("{:<8} {:>7} {:>7}   {:>9} {:>9} {:>9}   {}\n", "", encodes ? "length" : "tokens",
-        encodes ? "batch" : "depth", "median", "min", "max", "of limit");
+  print("{:<8} {:>7} {:>7}   {:>9} {:>9} {:>9}   {}   ({} per second)\n", "",
+        encodes ? "length" : "tokens", encodes ? "batch" : "depth", "median", "min", "max",
+        "of limit", encodes ? "sentences" : "tokens");
   for (const Measure& result : results) {
     print("{:<8} {:>7} {:>7}   {:>9.1f} {:>9.1f} {:>9.1f}   {:>5.0f} %\n", result.kind,
           result.tokens, result.beside, result.median(), result.per_s.front(), result.per_s.back(),

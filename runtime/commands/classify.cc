@@ -62,7 +62,13 @@ Result<> fill(const Options& options) {
     return fail("{}: has no head that fills gaps; convert a checkpoint for masked language models",
                 options.model);
   }
-  VOLVELLE_ASSIGN_OR_RETURN(const Tokenizer* tokenizer, tokenizer_of(*model));
+  const Tokenizer* tokenizer = model->tokenizer();
+  if (tokenizer == nullptr) {
+    return fail(
+        "{}: the file has no tokenizer, which knows the token of gaps and what words mean; convert "
+        "again from a source that has one",
+        options.model);
+  }
   std::optional<int32_t> mask;
   for (const char* name : {"[MASK]", "<mask>"}) {
     if (!mask) mask = tokenizer->find(name);
@@ -71,7 +77,8 @@ Result<> fill(const Options& options) {
   VOLVELLE_ASSIGN_OR_RETURN(const Sentences sentences, read_sentences(*model, options.input));
   const std::vector<int32_t>& tokens = sentences.all[0].tokens;
   if (!std::ranges::contains(tokens, *mask)) {
-    return fail("the text has no gap; write {} where a word is missing", tokenizer->piece(*mask));
+    return fail("the text has no gap among its {} tokens; write {} where a word is missing",
+                tokens.size(), tokenizer->piece(*mask));
   }
   VOLVELLE_ASSIGN_OR_RETURN(const std::vector<float> logits,
                             compute(model, *task, sentences, options.compute));

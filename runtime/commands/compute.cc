@@ -79,6 +79,11 @@ Result<ThreadPool> make_pool(const ComputeOptions& options) {
   size_t threads = options.threads;
   if (threads == 0)
     threads = options.cpus.empty() ? default_threads(usable_cpus()) : options.cpus.size();
+  const size_t cores = options.cpus.empty() ? usable_cpus().size() : options.cpus.size();
+  if (threads > cores) {
+    print_notice("{} threads share {} core{}, which is much slower than as many threads as cores",
+                 threads, cores, cores == 1 ? "" : "s");
+  }
   return ThreadPool::make(std::min(threads, kMaxThreads), options.cpus);
 }
 

@@ -58,7 +58,10 @@ Result<Vectors> compute(const std::shared_ptr<const Model>& model, ThreadPool& p
         return {};
       }));
   for (std::vector<float>& row : vectors.rows) {
-    if (task.normalize && task.pooling != Pooling::kNone) to_unit_length(row);
+    if (!task.normalize) continue;
+    for (size_t first = 0; first < row.size(); first += vectors.width) {
+      to_unit_length(std::span(row).subspan(first, vectors.width));
+    }
   }
   return vectors;
 }
@@ -75,20 +78,30 @@ Result<> write_npy(const std::string& path, const Vectors& vectors) {
   return file.commit();
 }
 
+// In as few digits as give the same floats again; nlohmann::json knows doubles only.
+std::string json_list(std::span<const float> row) {
+  std::string list;
+  for (const float value : row) list += std::format("{}{}", list.empty() ? "[" : ",", value);
+  return list + "]";
+}
+
 void print_lines(const Vectors& vectors, const Sentences& sentences) {
   for (size_t text = 0; text < vectors.rows.size(); ++text) {
-    nlohmann::ordered_json line;
-    if (!sentences.texts[text].empty()) line["text"] = sentences.texts[text];
-    const std::vector<float>& row = vectors.rows[text];
+    std::string line = "{";
+    if (!sentences.texts[text].empty()) {
+      line += "\"text\":" + to_text(sentences.texts[text]) + ",";
+    }
+    const std::span<const float> row = vectors.rows[text];
     if (row.size() == vectors.width) {
-      line["embedding"] = row;
+      line += "\"embedding\":" + json_list(row);
     } else {
       for (size_t first = 0; first < row.size(); first += vectors.width) {
-        line["embeddings"].push_back(
-            std::vector<float>(row.begin() + first, row.begin() + first + vectors.width));
+        line += first == 0 ? "\"embeddings\":[" : ",";
+        line += json_list(row.subspan(first, vectors.width));
       }
+      line += "]";
     }
-    print("{}\n", to_text(line));
+    print("{}}}\n", line);
   }
 }
 
@@ -103,8 +116,10 @@ Result<std::string> prompt_of(const Task& task, const EmbedOptions& options) {
     names += (names.empty() ? "" : ", ") + name;
   }
   if (options.prompt->empty()) return "";
+  if (names.empty())
+    return fail("{}: has no prompts, so none \"{}\"", options.model, *options.prompt);
   return fail("{}: has no prompt \"{}\"; its prompts are: {}", options.model, *options.prompt,
-              names.empty() ? "none" : names);
+              names);
 }
 
 Result<> embed(const EmbedOptions& options) {
@@ -124,6 +139,9 @@ Result<> embed(const EmbedOptions& options) {
     task.further_poolings.clear();
   }
   task.normalize |= options.normalize;
+  if (options.prompt && !options.input.text && options.input.lines.empty()) {
+    return fail("--prompt-name: a prompt stands before texts, not before --tokens");
+  }
   VOLVELLE_ASSIGN_OR_RETURN(std::string prompt, prompt_of(task, options));
   VOLVELLE_ASSIGN_OR_RETURN(
       const Sentences sentences,
@@ -149,7 +167,10 @@ void add_embed_command(Program& program) {
        "any "
        "lengths go through\n"
        "together. A text that is split has the mean of its parts' vectors, each counting as its "
-       "tokens do."},
+       "tokens do.\n"
+       "With --pool none, the rows of all texts follow each other in the file; JSON lines keep "
+       "them "
+       "apart."},
       [options] { return embed(*options); });
   EmbedOptions& o = *options;
   add_model_option(command, o.model);
@@ -165,7 +186,8 @@ void add_embed_command(Program& program) {
                   "The model's prompt that stands before each text, by its name; \"\" is none "
                   "(default: as the model says)")
       ->type_name("NAME");
-  command.add_flag("--normalize", o.normalize, "Scale vectors to a length of 1");
+  command.add_flag("--normalize", o.normalize,
+                   "Scale vectors to a length of 1, where the model does not do so itself");
   command.add_option("-o,--output", o.output, "The .npy file to write instead of JSON lines")
       ->type_name("OUT.npy");
   add_thread_options(command, o.compute);

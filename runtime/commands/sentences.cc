@@ -80,7 +80,7 @@ Result<void> add_text(const Tokenizer& tokenizer, const SentenceOptions& options
   const size_t count = encoding.ids.size();
   if (count == 0) return fail("text {} has no tokens", index + 1);
   if (count > limit.tokens && options.overflow == "error") {
-    return refuse_length(index, count, limit, "truncate or split");
+    return refuse_length(index, count, limit, options.many ? "truncate or split" : "truncate");
   }
   sentences.texts.push_back(text);
   if (count > limit.tokens) return split(tokenizer, whole, index, limit.tokens, sentences);
@@ -108,6 +108,7 @@ size_t Sentences::longest() const {
 }
 
 void add_sentence_options(CLI::App& command, SentenceOptions& options, bool many) {
+  options.many = many;
   std::vector<const CLI::Option*> sources = {add_text_option(command, options.text),
                                              add_tokens_option(command, options.tokens)};
   if (many) {
@@ -143,9 +144,14 @@ Result<Sentences> read_sentences(const Model& model, const SentenceOptions& opti
   Sentences sentences;
   const Limit limit = limit_of(model, shape);
   if (!options.text.has_value() && options.lines.empty()) {
+    if (!options.pair.empty()) return fail("--pair: needs a text before it, not --tokens");
     VOLVELLE_ASSIGN_OR_RETURN(std::vector<int32_t> tokens, parse_tokens(options.tokens));
     if (tokens.size() > limit.tokens) {
-      if (options.overflow != "truncate") return refuse_length(0, tokens.size(), limit, "truncate");
+      if (options.overflow == "split") {
+        return fail("{} tokens are more than the {} {}, and only texts can be split", tokens.size(),
+                    limit.tokens, limit.reason);
+      }
+      if (options.overflow == "error") return refuse_length(0, tokens.size(), limit, "truncate");
       print_notice("{} tokens are cut to the {} {}", tokens.size(), limit.tokens, limit.reason);
       tokens.resize(limit.tokens);
     }

@@ -17,7 +17,8 @@ namespace volvelle {
 struct SentenceOptions {
   std::optional<std::string> text;
   std::string pair, tokens, lines;
-  std::string overflow = "truncate";  // or "error", "split"
+  std::string overflow = "truncate";  // or "error" or, of many texts, "split"
+  bool many = false;
 };
 
 struct Sentences {

@@ -52,14 +52,7 @@ Result<Generation> settings_of(const Model& model, const TranslateOptions& optio
   }
   if (!options.to.empty()) {
     VOLVELLE_ASSIGN_OR_RETURN(const Tokenizer* tokenizer, tokenizer_of(model));
-    const std::optional<int32_t> language = tokenizer->target().find(options.to);
-    if (!language) {
-      return fail(
-          "--to {}: is no piece of the model's tokenizer; languages are pieces such as "
-          "deu_Latn, de_DE or __de__",
-          options.to);
-    }
-    settings.forced_bos = *language;
+    VOLVELLE_ASSIGN_OR_RETURN(settings.forced_bos, tokenizer->target().language(options.to));
   }
   return settings;
 }
@@ -92,7 +85,8 @@ Result<> translate(const TranslateOptions& options) {
   };
   VOLVELLE_ASSIGN_OR_RETURN(const Hypothesis best, translator->translate(source, settings, each));
   if (options.json) {
-    nlohmann::ordered_json json = {{"ids", best.tokens}, {"score", best.score}};
+    nlohmann::ordered_json json = {{"ids", best.tokens}};
+    if (settings.beams > 1) json["score"] = best.score;
     if (tokenizer != nullptr) json["text"] = tokenizer->target().decode(best.tokens, true);
     print("{}\n", to_text(json));
   } else if (!text) {
@@ -140,7 +134,7 @@ void add_translate_command(Program& program) {
       ->type_name("LANGUAGE");
   command.add_option("--to", o.to, "The language to translate into")->type_name("LANGUAGE");
   command.add_flag("--ids", o.ids, "Print the new ids on one line");
-  command.add_flag("--json", o.json, "Print ids, text and score as JSON");
+  command.add_flag("--json", o.json, "Print ids, text and, of several beams, the score as JSON");
   add_thread_options(command, o.compute);
 }
 

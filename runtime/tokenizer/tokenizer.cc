@@ -300,8 +300,10 @@ Result<void> Tokenizer::Parts::encode_section(std::string_view raw, bool at_star
 }
 
 Result<int32_t> Tokenizer::Parts::find_language(std::string_view name) const {
-  const int32_t id = pieces.find(name);
-  if (std::ranges::contains(spec.languages, id)) return id;
+  for (const std::string& piece : {std::string(name), std::format("__{}__", name)}) {
+    const int32_t id = pieces.find(piece);
+    if (std::ranges::contains(spec.languages, id)) return id;
+  }
   if (spec.languages.empty()) return fail("language \"{}\": this tokenizer has none", name);
   return fail("language \"{}\": this tokenizer does not have it; it names them like \"{}\"", name,
               spec.piece(static_cast<size_t>(spec.languages[0])));
@@ -437,6 +439,10 @@ std::string_view Tokenizer::shown(int32_t id, bool skip_special) const {
 std::optional<int32_t> Tokenizer::find(std::string_view piece) const {
   const int32_t id = parts_->pieces.find(piece);
   return id < 0 ? std::nullopt : std::optional(id);
+}
+
+Result<int32_t> Tokenizer::language(std::string_view name) const {
+  return parts_->find_language(name);
 }
 
 bool Tokenizer::is_special(int32_t id) const {

@@ -65,6 +65,8 @@ class Tokenizer {
   size_t vocabulary() const;
   std::string_view piece(int32_t id) const;  // as the vocabulary spells it; "" outside it
   std::optional<int32_t> find(std::string_view piece) const;  // the id of a piece
+  // The piece of a language, by its name or, of names such as "__de__", what stands between.
+  Result<int32_t> language(std::string_view name) const;
   bool is_special(int32_t id) const;
   const TokenizerSpec& spec() const;
 

@@ -84,7 +84,8 @@ TEST_CASE("a sliding layer keeps its window and the chunk, not the context") {
   const size_t window = blocks[0].attention.window, chunk = 4;
   REQUIRE(window > 0);
   size_t rows = 0;
-  for (const Block& block : blocks) rows += 2 * block.attention.kv_heads * (window + chunk - 1);
+  const size_t slots = cache_slots(CacheType::kF32, window + chunk - 1);
+  for (const Block& block : blocks) rows += 2 * block.attention.kv_heads * slots;
   const size_t row_bytes = cache_row_elements(blocks[0].attention.head_dim) * sizeof(float);
   const auto session = *Session::open(sliding, pool, {.cache = CacheType::kF32, .chunk = chunk});
   CHECK(session->cache_bytes() >= rows * row_bytes);
