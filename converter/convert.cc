@@ -36,18 +36,23 @@ file::TensorType stored_type(recipe::Use use, WeightType weights) {
 }
 
 // Weights on a four-bit grid keep it. Others are rotated: so they lose less, and their activations
-// much less. Rows that are only looked up are not worth the transform.
+// much less. Rows that are only looked up are not worth the transform, nor are the linears after
+// attention, whose inputs are means already.
 Result<Storage> storage_of(const recipe::Model& model, size_t index, WeightType weights,
                            const TensorSource& source) {
   const recipe::Tensor& tensor = model.tensors[index];
   Storage storage{stored_type(tensor.use, weights)};
   const bool multiplied = tensor.use == recipe::Use::kLinear || tensor.use == recipe::Use::kHead ||
                           model.head.weight == static_cast<int>(index);
+  const bool after_attention = std::ranges::any_of(model.blocks, [&](const recipe::Block& block) {
+    return block.attention.output.weight == static_cast<int>(index);
+  });
   if (storage.type == file::TensorType::f32 || !multiplied) return storage;
   if (storage.type == file::TensorType::q4) {
     VOLVELLE_ASSIGN_OR_RETURN(storage.minima, wants_minima(tensor, source));
     if (storage.minima) return storage;
   }
+  if (after_attention) return storage;
   constexpr uint64_t kLeastBlock = 16, kMostBlock = 4096;
   const uint64_t block =
       tensor.columns & -tensor.columns;  // the greatest power of two that divides

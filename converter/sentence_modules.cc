@@ -41,6 +41,11 @@ class ModuleReader {
       : model_(model), task_(task), width_(width) {}
 
   Result<void> read(const fs::path& folder, std::string_view kind) {
+    if ((kind == "Transformer") == begun_) {
+      return fail("{}: the first module, and only that, must be a Transformer, not {}",
+                  folder.string(), kind);
+    }
+    begun_ = true;
     if (kind == "Transformer") return read_transformer(folder);
     if (task_.normalize) {
       return fail("{}: a module {} after Normalize is not implemented", folder.string(), kind);
@@ -57,8 +62,15 @@ class ModuleReader {
     VOLVELLE_ASSIGN_OR_RETURN(const json settings, read_json(path));
     Config config(path, "", settings, {});
     VOLVELLE_RETURN_IF_ERROR(config.status());
+    if ((kind == "Pooling") == pooled_) {
+      return fail("{}: one module Pooling must come before those that read its vectors",
+                  folder.string());
+    }
+    pooled_ = true;
     return kind == "Pooling" ? read_pooling(config) : read_dense(folder, config);
   }
+
+  bool complete() const { return pooled_; }
 
   // {"default_prompt_name": "query", "prompts": {"query": "query: ", "passage": "passage: "}}
   Result<void> read_prompts(const fs::path& folder) {
@@ -178,6 +190,7 @@ class ModuleReader {
   recipe::Model& model_;
   recipe::Task& task_;
   uint64_t width_;  // of what the next module reads
+  bool begun_ = false, pooled_ = false;
 };
 
 }  // namespace
@@ -207,6 +220,7 @@ Result<void> read_sentence_modules(const std::string& folder, recipe::Model& mod
     VOLVELLE_RETURN_IF_ERROR(
         reader.read(fs::path(folder) / inner, std::string_view(kind).substr(kind.rfind('.') + 1)));
   }
+  if (!reader.complete()) return fail("{}: has no module Pooling, which makes a vector", path);
   encoder->tasks.insert(encoder->tasks.begin(), std::move(task));
   return {};
 }

@@ -634,23 +634,25 @@ HWY_AFTER_NAMESPACE();
 namespace volvelle {
 namespace {
 
-// A row of floats or halves, element e at rows[index(e)], padded with zeros.
-template <typename Index>
-void store_row(CacheType type, size_t head_dim, const float* from, const Index& index, void* rows) {
+// A row of floats or halves, element e at rows[start + e * stride], padded with zeros.
+void store_row(CacheType type, size_t head_dim, const float* from, size_t start, size_t stride,
+               void* rows) {
   const size_t elements = cache_row_elements(head_dim);
   if (type == CacheType::kF32) {
-    for (size_t e = 0; e < elements; ++e) {
-      static_cast<float*>(rows)[index(e)] = e < head_dim ? from[e] : 0.0f;
-    }
+    float* const to = static_cast<float*>(rows) + start;
+    for (size_t e = 0; e < head_dim; ++e) to[e * stride] = from[e];
+    for (size_t e = head_dim; e < elements; ++e) to[e * stride] = 0;
     return;
   }
+  uint16_t* to = static_cast<uint16_t*>(rows) + start;
   for (size_t first = 0; first < elements; first += kCacheRowElements) {
     uint16_t halves[kCacheRowElements] = {};
     if (first < head_dim) {
       to_f16(from + first, std::min(kCacheRowElements, head_dim - first), halves);
     }
-    for (size_t i = 0; i < kCacheRowElements; ++i) {
-      static_cast<uint16_t*>(rows)[index(first + i)] = halves[i];
+    for (const uint16_t half : halves) {
+      *to = half;
+      to += stride;
     }
   }
 }
@@ -726,8 +728,8 @@ void store_key(const CacheView& cache, const AttentionShape& shape, size_t kv_he
   const size_t elements = cache_row_elements(shape.head_dim);
   const size_t before = kv_head * cache_slots(cache.type, cache.slots);
   if (cache.type != CacheType::kQ8) {
-    const auto index = [&](size_t e) { return before * elements + key_index(slot, e, elements); };
-    return store_row(cache.type, shape.head_dim, row, index, cache.keys);
+    const size_t start = before * elements + key_index(slot, 0, elements);
+    return store_row(cache.type, shape.head_dim, row, start, kKeyLanes, cache.keys);
   }
   cache.key_scales[before + slot] = store_codes(
       row, shape.head_dim, q8_transforms_keys(shape), kKeyOffset,
@@ -740,8 +742,7 @@ void store_value(const CacheView& cache, const AttentionShape& shape, size_t kv_
   const size_t elements = cache_row_elements(shape.head_dim);
   const size_t before = kv_head * cache_slots(cache.type, cache.slots);
   if (cache.type != CacheType::kQ8) {
-    const auto index = [&](size_t e) { return (before + slot) * elements + e; };
-    return store_row(cache.type, shape.head_dim, row, index, cache.values);
+    return store_row(cache.type, shape.head_dim, row, (before + slot) * elements, 1, cache.values);
   }
   cache.value_scales[before + slot] = store_codes(
       row, shape.head_dim, q8_transforms_values(shape), 0,

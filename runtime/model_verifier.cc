@@ -22,7 +22,7 @@ constexpr uint64_t kMaxHeads = 1 << 14;
 constexpr uint64_t kMaxKernel = 63;
 constexpr size_t kMaxBlocks = 1 << 12;
 constexpr size_t kMaxBeams = 64;
-constexpr uint64_t kMaxBiasFloats = 1 << 24;  // of biases that buckets are expanded to
+constexpr uint64_t kMaxBiasFloats = 1 << 24;  // of all biases that buckets are expanded to
 constexpr size_t kMaxTensors = 1 << 16;
 constexpr size_t kMaxTasks = 16;
 constexpr size_t kMaxTaskLayers = 16;
@@ -279,10 +279,11 @@ Result<BucketedBias> ModelVerifier::bucketed_bias(const file::BucketedBias& stor
   }
   bias.reach = bucket_reach(plan);
   const uint64_t floats = heads * (2 * uint64_t{bias.reach} + 1);
-  if (floats > kMaxBiasFloats) {
+  if (floats > kMaxBiasFloats - bias_floats_) {
     return refuse("{}: {} heads with distances up to {} are out of range", where, heads,
                   bias.reach);
   }
+  bias_floats_ += floats;
   bias.biases =
       expand_buckets(plan, {bias.table->f32(), buckets * heads}, static_cast<uint32_t>(heads));
   return bias;
@@ -860,6 +861,12 @@ Result<Task> ModelVerifier::task(const file::Task& stored, size_t width, const s
   }
   task.kind = static_cast<TaskKind>(stored.kind());
   task.pooling = static_cast<Pooling>(stored.pooling());
+  // Gaps and tags are of tokens, and a class is of a text.
+  const bool of_tokens = task.kind == TaskKind::kFill || task.kind == TaskKind::kTag;
+  if (task.kind != TaskKind::kEmbed && of_tokens != (task.pooling == Pooling::kNone)) {
+    return refuse("{}: kind {} does not go with pooling {}", where, static_cast<int>(stored.kind()),
+                  static_cast<int>(stored.pooling()));
+  }
   const auto* further = stored.further_poolings();
   const size_t more = further != nullptr ? further->size() : 0;
   if (more > kMaxPoolings || (more > 0 && task.pooling == Pooling::kNone)) {

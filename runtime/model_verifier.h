@@ -74,7 +74,8 @@ class ModelVerifier {
   }
 
   Model& model_;
-  uint64_t unspent_bytes_;  // of the file's, for what loading reads and sessions pack
+  uint64_t bias_floats_ = 0;  // that buckets were expanded to so far
+  uint64_t unspent_bytes_;    // of the file's, for what loading reads and sessions pack
 };
 
 }  // namespace volvelle

@@ -66,11 +66,20 @@ Result<Vectors> compute(const std::shared_ptr<const Model>& model, ThreadPool& p
   return vectors;
 }
 
-Result<> write_npy(const std::string& path, const Vectors& vectors) {
+Result<> write_npy(const EmbedOptions& options, const Vectors& vectors) {
   size_t rows = 0;
   for (const std::vector<float>& row : vectors.rows) rows += row.size() / vectors.width;
-  VOLVELLE_ASSIGN_OR_RETURN(OutputFile file, OutputFile::create(path, {.overwrite = true}));
   const std::string header = npy_header(rows, vectors.width);
+  if (options.output == "-") {
+    print(header);
+    for (const std::vector<float>& row : vectors.rows) {
+      print(
+          std::string_view(reinterpret_cast<const char*>(row.data()), row.size() * sizeof(float)));
+    }
+    return {};
+  }
+  VOLVELLE_ASSIGN_OR_RETURN(OutputFile file,
+                            create_output(options.output, {options.model, options.input.lines}));
   VOLVELLE_RETURN_IF_ERROR(file.append(std::as_bytes(std::span(header))));
   for (const std::vector<float>& row : vectors.rows) {
     VOLVELLE_RETURN_IF_ERROR(file.append(std::as_bytes(std::span(row))));
@@ -85,14 +94,14 @@ std::string json_list(std::span<const float> row) {
   return list + "]";
 }
 
-void print_lines(const Vectors& vectors, const Sentences& sentences) {
+void print_lines(const Vectors& vectors, bool pooled, const Sentences& sentences) {
   for (size_t text = 0; text < vectors.rows.size(); ++text) {
     std::string line = "{";
     if (!sentences.texts[text].empty()) {
       line += "\"text\":" + to_text(sentences.texts[text]) + ",";
     }
     const std::span<const float> row = vectors.rows[text];
-    if (row.size() == vectors.width) {
+    if (pooled) {
       line += "\"embedding\":" + json_list(row);
     } else {
       for (size_t first = 0; first < row.size(); first += vectors.width) {
@@ -148,8 +157,8 @@ Result<> embed(const EmbedOptions& options) {
       read_sentences(*model, options.input, {task.max_tokens, std::move(prompt)}));
   VOLVELLE_ASSIGN_OR_RETURN(ThreadPool pool, make_pool(options.compute));
   VOLVELLE_ASSIGN_OR_RETURN(const Vectors vectors, compute(model, pool, task, sentences));
-  if (!options.output.empty()) return write_npy(options.output, vectors);
-  print_lines(vectors, sentences);
+  if (!options.output.empty()) return write_npy(options, vectors);
+  print_lines(vectors, task.pooling != Pooling::kNone, sentences);
   return {};
 }
 
@@ -188,7 +197,9 @@ void add_embed_command(Program& program) {
       ->type_name("NAME");
   command.add_flag("--normalize", o.normalize,
                    "Scale vectors to a length of 1, where the model does not do so itself");
-  command.add_option("-o,--output", o.output, "The .npy file to write instead of JSON lines")
+  command
+      .add_option("-o,--output", o.output,
+                  "The .npy file to write instead of JSON lines; - is standard output")
       ->type_name("OUT.npy");
   add_thread_options(command, o.compute);
 }

@@ -29,6 +29,10 @@ Result<> write_decoder_logits(const LogitsOptions& options,
     return fail("{}: is an encoder, which gives no logits; `volvelle embed` makes vectors with it",
                 model->path());
   }
+  if (options.first_position != 0 || options.compute.context != 0) {
+    return fail("{}: is an encoder-decoder; --first-position and --context are for decoders alone",
+                model->path());
+  }
   if (options.decoder_tokens.empty()) {
     return fail("{}: is an encoder-decoder; give --decoder-tokens too, the start token first",
                 model->path());
@@ -48,8 +52,7 @@ Result<> write_decoder_logits(const LogitsOptions& options,
                            logits.size() * sizeof(float)));
     return {};
   }
-  VOLVELLE_ASSIGN_OR_RETURN(OutputFile file,
-                            OutputFile::create(options.output, {.overwrite = true}));
+  VOLVELLE_ASSIGN_OR_RETURN(OutputFile file, create_output(options.output, {options.model}));
   VOLVELLE_RETURN_IF_ERROR(file.append(std::as_bytes(std::span(header))));
   VOLVELLE_RETURN_IF_ERROR(file.append(std::as_bytes(std::span(logits))));
   return file.commit();
@@ -85,7 +88,7 @@ Result<> write_logits(const LogitsOptions& options) {
 
   std::optional<OutputFile> file;
   if (options.output != "-") {
-    VOLVELLE_ASSIGN_OR_RETURN(file, OutputFile::create(options.output, {.overwrite = true}));
+    VOLVELLE_ASSIGN_OR_RETURN(file, create_output(options.output, {options.model}));
   }
   const auto write = [&](std::span<const std::byte> bytes) -> Result<> {
     if (file.has_value()) return file->append(bytes);

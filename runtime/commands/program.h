@@ -84,7 +84,15 @@ void require_one_of(CLI::App& command, std::vector<const CLI::Option*> options);
 // A number from `least` to `most`; --help leaves these out.
 template <typename T>
 CLI::Validator between(T least, T most) {
-  return CLI::Range(least, most).description("");
+  // Range lets what is not a number pass.
+  const CLI::Validator number(
+      [](const std::string& text) -> std::string {
+        T value;
+        if (CLI::detail::lexical_cast(text, value) && value == value) return {};
+        return text + " is not a number";
+      },
+      "");
+  return (number & CLI::Range(least, most)).description("");
 }
 
 // Every command of the runtime.

@@ -34,23 +34,29 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
-Sentence sentence_of(Encoding encoding) {
+// Of models that have none, types do not count, whatever the tokenizer says.
+Sentence sentence_of(const Model& model, Encoding encoding) {
+  if (model.encoder()->token_types == nullptr) return {std::move(encoding.ids), {}};
   return {std::move(encoding.ids), {encoding.types.begin(), encoding.types.end()}};
 }
 
-// A long text as several, each with the special tokens of its own.
-Result<void> split(const Tokenizer& tokenizer, const std::string& text, size_t index, size_t limit,
-                   Sentences& sentences) {
+// A long text as several, each with the special tokens of its own and after the prompt.
+Result<void> split(const Tokenizer& tokenizer, const std::string& prompt, const std::string& text,
+                   size_t index, size_t limit, Sentences& sentences) {
   VOLVELLE_ASSIGN_OR_RETURN(const Encoding empty, tokenizer.encode_text(""));
-  if (empty.ids.size() >= limit) return fail("{} positions hold no text", limit);
+  VOLVELLE_ASSIGN_OR_RETURN(const std::vector<int32_t> before,
+                            tokenizer.encode(prompt, {.add_special = false}));
+  const size_t around = empty.ids.size() + before.size();
+  if (around >= limit) return fail("{} positions hold no text", limit);
   VOLVELLE_ASSIGN_OR_RETURN(const std::vector<int32_t> plain,
                             tokenizer.encode(text, {.add_special = false}));
   const auto& prefix = tokenizer.spec().prefix;
   const auto& suffix = tokenizer.spec().suffix;
-  const size_t room = limit - empty.ids.size();
+  const size_t room = limit - around;
   for (size_t first = 0; first < plain.size(); first += room) {
     Sentence part;
     part.tokens.assign(prefix.begin(), prefix.end());
+    part.tokens.insert(part.tokens.end(), before.begin(), before.end());
     const size_t count = std::min(room, plain.size() - first);
     part.tokens.insert(part.tokens.end(), plain.begin() + first, plain.begin() + first + count);
     part.tokens.insert(part.tokens.end(), suffix.begin(), suffix.end());
@@ -66,9 +72,9 @@ std::unexpected<Error> refuse_length(size_t index, size_t count, Limit limit,
               count, limit.tokens, limit.reason, ways);
 }
 
-Result<void> add_text(const Tokenizer& tokenizer, const SentenceOptions& options,
-                      const TextShape& shape, Limit limit, const std::string& text,
-                      Sentences& sentences, size_t& cut) {
+Result<void> add_text(const Model& model, const Tokenizer& tokenizer,
+                      const SentenceOptions& options, const TextShape& shape, Limit limit,
+                      const std::string& text, Sentences& sentences, size_t& cut) {
   const size_t index = sentences.texts.size();
   const std::string whole = shape.prompt + text;
   EncodeOptions how;
@@ -83,8 +89,10 @@ Result<void> add_text(const Tokenizer& tokenizer, const SentenceOptions& options
     return refuse_length(index, count, limit, options.many ? "truncate or split" : "truncate");
   }
   sentences.texts.push_back(text);
-  if (count > limit.tokens) return split(tokenizer, whole, index, limit.tokens, sentences);
-  sentences.all.push_back(sentence_of(std::move(encoding)));
+  if (count > limit.tokens) {
+    return split(tokenizer, shape.prompt, text, index, limit.tokens, sentences);
+  }
+  sentences.all.push_back(sentence_of(model, std::move(encoding)));
   sentences.text_of.push_back(index);
   return {};
 }
@@ -169,9 +177,17 @@ Result<Sentences> read_sentences(const Model& model, const SentenceOptions& opti
     texts = lines_of(whole);
     if (texts.empty()) return fail("{}: has no lines", options.lines);
   }
+  if (!shape.prompt.empty()) {
+    VOLVELLE_ASSIGN_OR_RETURN(const Encoding bare, tokenizer->encode_text(shape.prompt));
+    if (bare.ids.size() >= limit.tokens) {
+      return fail("the prompt has {} tokens, which leaves a text no room in the {} {}",
+                  bare.ids.size(), limit.tokens, limit.reason);
+    }
+  }
   size_t cut = 0;
   for (const std::string& text : texts) {
-    VOLVELLE_RETURN_IF_ERROR(add_text(*tokenizer, options, shape, limit, text, sentences, cut));
+    VOLVELLE_RETURN_IF_ERROR(
+        add_text(model, *tokenizer, options, shape, limit, text, sentences, cut));
   }
   if (cut > 0) {
     print_notice("{} of {} texts {} cut to the {} tokens {}", cut, texts.size(),

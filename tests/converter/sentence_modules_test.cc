@@ -137,6 +137,16 @@ TEST_CASE("modules that are not understood are refused by name") {
       error(json::array({module("../elsewhere", "Pooling")})).contains("leads out of the folder"));
   CHECK(error(json::array({json{{"path", 3}}})).contains("a module has no type or no path"));
   CHECK(error(json::array({module("2_Dense", "Dense")})).contains("2_Dense"));
+
+  // An order that the package does not run, and modules that make no vector.
+  const json mean = {{"pooling_mode_mean_tokens", true}};
+  CHECK(error(json::array()).contains("has no module Pooling"));
+  CHECK(error({module("", "Transformer"), module("1_Pooling", "Pooling")}, mean)
+            .contains("must be a Transformer"));
+  CHECK(error({module("1_Pooling", "Pooling"), module("1_Pooling", "Pooling")}, mean)
+            .contains("one module Pooling"));
+  CHECK(error({module("1_Pooling", "Dense"), module("1_Pooling", "Pooling")}, mean)
+            .contains("one module Pooling"));
 }
 
 }  // namespace

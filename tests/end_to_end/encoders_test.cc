@@ -68,6 +68,51 @@ TEST_CASE("embed writes the reference's states, and pools and scales them as it 
   }
 }
 
+TEST_CASE("embed scales each token's vector, keeps texts apart and writes to standard output") {
+  const TemporaryFolder folder;
+  const std::string model = convert(folder, "bert"), file = folder / "states.npy";
+  const std::vector<std::string> states = {"embed", model, "--tokens", "5,9,7", "--pool", "none"};
+  const auto with = [&](std::vector<std::string> options) {
+    options.insert(options.begin(), states.begin(), states.end());
+    return options;
+  };
+  REQUIRE(run_program(with({"--normalize", "-o", file})).status == 0);
+  const std::vector<float> unit = read_floats(file);
+  for (size_t first = 0; first < unit.size(); first += unit.size() / 3) {
+    double squares = 0;
+    for (size_t i = 0; i < unit.size() / 3; ++i)
+      squares += double{unit[first + i]} * unit[first + i];
+    CHECK(squares == doctest::Approx(1).epsilon(1e-6));
+  }
+  CHECK(run_program(with({"--normalize", "-o", "-"})).out == read_file(file));
+  const json one = run_program({"embed", model, "--tokens", "5", "--pool", "none"}).json();
+  CHECK(one["embeddings"].size() == 1);
+}
+
+TEST_CASE("a file that a command reads is not written over") {
+  const TemporaryFolder folder;
+  const std::string model = convert(folder, "bert"), lines = folder / "lines.txt";
+  std::ofstream(lines) << "a\n";
+  const std::string before = read_file(model);
+  const Ran over = run_program({"embed", model, "--tokens", "5", "-o", model});
+  CHECK(over.status == 1);
+  CHECK(over.err.contains("is what the command reads"));
+  CHECK(run_program({"embed", model, "--lines", lines, "-o", lines}).status == 1);
+  CHECK(read_file(lines) == "a\n");
+  CHECK(read_file(model) == before);
+}
+
+TEST_CASE("a number that is none is refused like one out of range") {
+  for (const std::vector<std::string>& arguments : std::vector<std::vector<std::string>>{
+           {"translate", "m.vvl", "--tokens", "1", "--length-penalty", "nan"},
+           {"run", "m.vvl", "-p", "a", "--temperature", "nan"},
+           {"run", "m.vvl", "-p", "a", "--top-p", "-nan"}}) {
+    const Ran ran = run_program(arguments);
+    CHECK(ran.status == 2);
+    CHECK(ran.err.contains("not a number"));
+  }
+}
+
 TEST_CASE("texts are cut at the length that a folder says, after the prompt that was asked for") {
   const TemporaryFolder folder;
   const std::string source = folder / "checkpoint", model = folder / "model.vvl";

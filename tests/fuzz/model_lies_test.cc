@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <format>
@@ -22,7 +23,7 @@ using flatbuffers::Offset;
 // What a hand-made file of one-element weights says too much of.
 struct Excess {
   size_t blocks = 1, tensors = 0, tensor_name = 1, positions = 0, steps = 0, step_text = 1,
-         templates = 0, added = 0;
+         templates = 0, added = 0, biases = 0;
 };
 
 // All tables of a kind are one table, listed again and again.
@@ -62,7 +63,15 @@ Container make_model(const Excess& excess) {
   const auto rotary = file::CreateRotary(b, file::Pairing::half, 2, 1, stored_frequencies,
                                          stored_frequencies, 0, 1, &dial, kDataBytes / 8, &dial, 1);
   const auto position = file::CreatePosition(b, file::Scheme::Rotary, rotary.Union());
-  const std::vector<Offset<file::Position>> positions(excess.positions, position);
+  std::vector<Offset<file::Position>> positions(excess.positions, position);
+  if (excess.biases > 0) {
+    constexpr uint64_t kBuckets = 4096;
+    tensors.push_back(tensor(kBuckets, "buckets"));
+    const auto bias = file::CreateBucketedBias(b, static_cast<int>(tensors.size()) - 1,
+                                               /*bidirectional=*/false, 1 << 20);
+    positions.resize(excess.biases,
+                     file::CreatePosition(b, file::Scheme::BucketedBias, bias.Union()));
+  }
 
   const auto text = b.CreateString(std::string(excess.step_text, 't'));
   const std::vector<Offset<file::DecoderStep>> steps(
@@ -111,6 +120,7 @@ TEST_CASE("a small file that shares its tables or bytes takes neither long nor m
       {"tensors share a long name", {.tensors = 60000, .tensor_name = 16 << 20}},
       {"a million tensors are one", {.tensors = 1000000}},
       {"positions share a dial", {.positions = 100000}},
+      {"biases by distance reach far", {.biases = 60}},
       {"steps share a long text", {.steps = 500000, .step_text = 16 << 20}},
       {"a few steps share a long text", {.steps = 30, .step_text = 32 << 20}},
       {"chat templates share a text", {.templates = 30}},
@@ -229,12 +239,61 @@ TEST_CASE("numbers of a scheme that no such scheme has are refused, each in a se
       "sentence_two_modes",
       [&](const file::Model* m) { set_field<uint8_t>(task(m), file::Task::VT_POOLING, 0); },
       "there are 1 after pooling 0");
+  // A gap is a token's, a class a text's: 1 is to fill, 2 to classify, 3 to tag.
+  for (const auto& [golden, kind] :
+       {std::pair("bert_fill", 2), {"bert_tag", 2}, {"bert_classify", 1}, {"bert_classify", 3}}) {
+    refuse(
+        golden,
+        [&](const file::Model* m) {
+          const auto* tasks = m->stacks()->Get(0)->tasks();
+          for (const file::Task* one : *tasks) {
+            if (one->kind() != file::TaskKind::embed) {
+              set_field<uint8_t>(one, file::Task::VT_KIND, static_cast<uint8_t>(kind));
+            }
+          }
+        },
+        std::format("kind {} does not go with pooling", kind));
+  }
   refuse(
       "deberta_v2_absolute",
       [&](const file::Model* m) {
         set_field<uint8_t>(m->stacks()->Get(0), file::Stack::VT_MIXES_POSITIONS, 0);
       },
       "its positions would act twice");
+}
+
+TEST_CASE("a tensor that is rotated or has minima as none can be is refused") {
+  const auto refuse = [](const char* weights, const auto& lie, const std::string& sentence) {
+    CAPTURE(sentence);
+    Container model = small_model(weights);
+    REQUIRE(try_model(model.bytes) == Outcome::kRan);
+    const auto* tensors = file::GetModel(model.table().data())->tensors();
+    const auto rotated = std::ranges::find_if(
+        *tensors, [](const file::Tensor* tensor) { return tensor->rotation() != 0; });
+    REQUIRE(rotated != tensors->end());
+    lie(*rotated);
+    model.sign();
+    const FileBytes bytes(model.bytes);
+    const auto refused = Model::from_bytes(bytes.span(), "lies.vvl");
+    REQUIRE(!refused.has_value());
+    CAPTURE(refused.error().message);
+    CHECK(refused.error().message.contains(sentence));
+  };
+  for (const uint32_t block : {3u, 48u, 1u << 16, 1u << 31, UINT32_MAX}) {
+    refuse(
+        "q8",
+        [&](const file::Tensor* tensor) {
+          set_field<uint32_t>(tensor, file::Tensor::VT_ROTATION, block);
+        },
+        "it cannot be rotated in blocks of");
+  }
+  const auto minima = [](const file::Tensor* tensor, uint64_t bytes) {
+    auto* segment = const_cast<file::Segment*>(tensor->minima());
+    REQUIRE(segment != nullptr);
+    *segment = file::Segment(tensor->data()->offset(), bytes, 0);
+  };
+  refuse("q8", [&](const file::Tensor* tensor) { minima(tensor, 64); }, "only q4 has minima");
+  refuse("q4", [&](const file::Tensor* tensor) { minima(tensor, 1); }, "the segment has 1 bytes");
 }
 
 TEST_CASE("a dial that no block turns by is not read, however far the model's context reaches") {

@@ -646,24 +646,30 @@ TEST_CASE("attention in parts that are merged in order is the same to the bit") 
   }
 }
 
-TEST_CASE("a stored row is padded with zeros, and an int8 row has its scale") {
+TEST_CASE("keys lie in lanes of slots, values in rows, padded with zeros, and nothing else moves") {
   const AttentionShape shape = shape_of(1, 2, 20);
   const std::vector<float> row = random_row(20);
+  const size_t slots = cache_slots(CacheType::kF32, 19), head = 1, slot = 17;
+  REQUIRE(slots == 32);
   for (const CacheType type : {CacheType::kF32, CacheType::kF16}) {
     for_each_target([&] {
-      const Cache cache(type, shape, 3, 0);
-      store_key(cache.view, shape, 1, 2, row.data());
-      store_value(cache.view, shape, 1, 2, row.data());
-      const size_t bytes = cache_element_bytes(type), at = (1 * 3 + 2) * 32 * bytes;
-      for (const uint8_t* stored : {cache.keys.data() + at, cache.values.data() + at}) {
-        std::vector<uint8_t> expected(32 * bytes, 0);
-        if (type == CacheType::kF32) std::memcpy(expected.data(), row.data(), 20 * bytes);
-        if (type == CacheType::kF16) {
-          scalar::to_f16(row.data(), 20, reinterpret_cast<uint16_t*>(expected.data()));
-        }
-        CHECK(std::equal(expected.begin(), expected.end(), stored));
+      const Cache cache(type, shape, 19, 0);
+      store_key(cache.view, shape, head, slot, row.data());
+      store_value(cache.view, shape, head, slot, row.data());
+      const size_t bytes = cache_element_bytes(type);
+      std::vector<uint8_t> keys(2 * slots * 32 * bytes, 0xff), values = keys;
+      for (size_t e = 0; e < 32; ++e) {
+        const float element = e < 20 ? row[e] : 0.0f;
+        uint16_t half = 0;
+        scalar::to_f16(&element, 1, &half);
+        const void* const from =
+            type == CacheType::kF32 ? static_cast<const void*>(&element) : &half;
+        // Of the second head: its second 16 slots, element by element; row by row.
+        std::memcpy(&keys[(head * slots * 32 + 16 * 32 + e * 16 + 1) * bytes], from, bytes);
+        std::memcpy(&values[((head * slots + slot) * 32 + e) * bytes], from, bytes);
       }
-      CHECK(cache.keys[at - 1] == 0xff);  // the row before is not touched
+      CHECK(cache.keys == keys);
+      CHECK(cache.values == values);
     });
   }
 }

@@ -241,6 +241,9 @@ TEST_CASE("pieces that vocab.json numbers have its ids, and languages follow the
                json{{"additional_special_tokens", {"__en__", "__de__"}}}.dump());
   const Tokenizer tokenizer = make(read_tokenizer_folder(folder.path()));
   const Tokenizer plain = make(read_tokenizer_folder(kDataFolder + std::string("sentencepiece")));
+  CHECK(*tokenizer.language("de") == *tokenizer.find("__de__"));
+  CHECK(*tokenizer.language("__de__") == *tokenizer.find("__de__"));
+  CHECK(!tokenizer.language("</s>").has_value());
   const auto size = static_cast<int32_t>(vocabulary.size());
   for (const char* text : {"reading", "The quick brown fox", "\u1e9e"}) {
     Ids expected = {size};
