@@ -69,8 +69,8 @@ TEST_CASE("SmolLM2 knows the capital of France" * doctest::skip(kSmolLm2.empty()
   check_sample(kSmolLm2, "smollm2", "The capital of France is", "Paris");
 }
 
-TEST_CASE("Gemma 3 knows when water boils" * doctest::skip(kGemma3.empty())) {
-  check_sample(kGemma3, "gemma3_270m", "Water boils at", "100 degrees");
+TEST_CASE("Gemma 3 knows what is cold" * doctest::skip(kGemma3.empty())) {
+  check_sample(kGemma3, "gemma3_270m", "The opposite of hot is", "cold");
 }
 
 // The elements of a .npy file of float16.

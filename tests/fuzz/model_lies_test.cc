@@ -265,7 +265,7 @@ TEST_CASE("numbers of a scheme that no such scheme has are refused, each in a se
 TEST_CASE("a tensor that is rotated or has minima as none can be is refused") {
   const auto refuse = [](const char* weights, const auto& lie, const std::string& sentence) {
     CAPTURE(sentence);
-    Container model = small_model(weights);
+    Container model = small_model(weights, "llama_wide_heads_biases");
     REQUIRE(try_model(model.bytes) == Outcome::kRan);
     const auto* tensors = file::GetModel(model.table().data())->tensors();
     const auto rotated = std::ranges::find_if(
