@@ -119,10 +119,12 @@ Result<void> BlockOperator::run(const Chunk& chunk, std::span<const CacheView> c
       run_norm(*norm, from + first * width_, width_, count, width_, to + first * width_, width_);
     });
   };
-  const auto add_branch = [&] {
+  // x = norm(x + branch), or without a norm the sum.
+  const auto add_branch = [&](const std::optional<Norm>& norm = std::nullopt) {
     for_rows(pool, chunk.tokens, [&](size_t first, size_t count, size_t) {
-      add_scaled(w.branch + first * width_, block.branch_scale, count * width_,
-                 chunk.x + first * width_);
+      float* const x = chunk.x + first * width_;
+      add_scaled(w.branch + first * width_, block.branch_scale, count * width_, x);
+      if (norm) run_norm(*norm, x, width_, count, width_, x, width_);
     });
   };
   const auto reading = [&](const std::optional<Norm>& norm) -> BranchInput {
@@ -172,25 +174,21 @@ Result<void> BlockOperator::run(const Chunk& chunk, std::span<const CacheView> c
       break;
     case Residual::kPostNorm:
     case Residual::kTwiceNormed:
-      add_branch();
-      norm_rows(block.attention_norm, chunk.x, chunk.x);
+      add_branch(block.attention_norm);
       if (block.cross) {
         VOLVELLE_RETURN_IF_ERROR(cross_branch(reading(std::nullopt), chunk, source, w, pool));
-        add_branch();
-        norm_rows(block.cross_norm, chunk.x, chunk.x);
+        add_branch(block.cross_norm);
       }
       break;
     case Residual::kNormed:
-      add_branch();
-      norm_rows(block.feed_forward_norm, chunk.x, chunk.x);
+      add_branch(block.feed_forward_norm);
       break;
   }
   VOLVELLE_RETURN_IF_ERROR(feed_forward_branch(input, chunk.tokens, w, pool));
   norm_rows(block.feed_forward_output_norm, w.branch, w.branch);
-  add_branch();
-  if (block.residual == Residual::kPostNorm || block.residual == Residual::kTwiceNormed) {
-    norm_rows(block.feed_forward_norm, chunk.x, chunk.x);
-  }
+  const bool norm_last =
+      block.residual == Residual::kPostNorm || block.residual == Residual::kTwiceNormed;
+  add_branch(norm_last ? block.feed_forward_norm : std::nullopt);
   if (!block.convolution) return {};
   add(w.convolved, chunk.tokens * width_, chunk.x);
   norm_rows(block.convolution->norm, chunk.x, chunk.x);
@@ -434,10 +432,11 @@ void BlockOperator::prepare_heads(const Chunk& chunk, std::span<const CacheView>
                  attention.query_width(), queries + t * stride);
       }
     }
-    for (size_t t = 0; t < count; ++t) {
-      const CacheView& cache = caches[chunk.sequence_of[first + t]];
-      const size_t slot = (chunk.positions[first + t] - cache.first_position) % cache.slots;
-      for (size_t head = 0; head < attention.kv_heads; ++head) {
+    // Head by head: neighbouring slots of a head share cache lines.
+    for (size_t head = 0; head < attention.kv_heads; ++head) {
+      for (size_t t = 0; t < count; ++t) {
+        const CacheView& cache = caches[chunk.sequence_of[first + t]];
+        const size_t slot = (chunk.positions[first + t] - cache.first_position) % cache.slots;
         store_key(cache, shape, head, slot, keys + t * stride + head * head_dim);
         store_value(cache, shape, head, slot, values + t * stride + head * head_dim);
       }

@@ -72,10 +72,10 @@ Result<FileTable> open_table(std::span<const std::byte> file, const std::string&
   std::ranges::stable_sort(valid, std::ranges::greater{},
                            [](const FileTable& table) { return table.slot.generation; });
   for (FileTable& table : valid) {
-    if (table.slot.version != kFileVersion) {
+    if (table.slot.version == 0 || table.slot.version > kFileVersion) {
       return fail(
-          "{}: header: file version {} is not the version {} that this program reads; convert "
-          "again",
+          "{}: header: file version {} is none of the versions 1 to {} that this program reads; "
+          "use a newer program, or convert again",
           name, table.slot.version, kFileVersion);
     }
     if (const std::string found = damage_of(table.slot, file); !found.empty()) {

@@ -21,7 +21,8 @@ static_assert(std::endian::native == std::endian::little,
               "model files are little-endian and mapped as they are");
 
 inline constexpr std::array<char, 8> kFileMagic = {'V', 'O', 'L', 'V', 'E', 'L', 'L', 'E'};
-inline constexpr uint32_t kFileVersion = 1;
+// 2: tensors may be rotated and q4 may have minima, which a program that knows 1 would misread.
+inline constexpr uint32_t kFileVersion = 2;
 
 // One header slot. All fields little-endian; `checksum` is XXH3-64 of the bytes before it.
 struct HeaderSlot {
