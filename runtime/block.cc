@@ -127,10 +127,11 @@ Result<void> BlockOperator::run(const Chunk& chunk, std::span<const CacheView> c
       if (norm) run_norm(*norm, x, width_, count, width_, x, width_);
     });
   };
-  const auto reading = [&](const std::optional<Norm>& norm) -> BranchInput {
-    return {.x = chunk.x, .width = width_, .norm = norm ? &*norm : nullptr};
+  const auto norm_of = [](const std::optional<Norm>& norm) { return norm ? &*norm : nullptr; };
+  const auto reading = [&](const Norm* norm) -> BranchInput {
+    return {.x = chunk.x, .width = width_, .norm = norm};
   };
-  const auto reading_sum = [&](const std::optional<Norm>& norm) {
+  const auto reading_sum = [&](const Norm* norm) {
     BranchInput input = reading(norm);
     input.branch = w.branch, input.branch_scale = block.branch_scale;
     return input;
@@ -140,7 +141,7 @@ Result<void> BlockOperator::run(const Chunk& chunk, std::span<const CacheView> c
   if (block.residual == Residual::kNormed) norm_rows(block.attention_norm, chunk.x, chunk.x);
   const bool norm_first =
       block.residual == Residual::kSequential || block.residual == Residual::kParallel;
-  BranchInput input = reading(norm_first ? block.attention_norm : std::nullopt);
+  BranchInput input = reading(norm_first ? norm_of(block.attention_norm) : nullptr);
   if (block.residual == Residual::kParallel && !block.feed_forward_norm) {
     // Both branches read it.
     norm_rows(block.attention_norm, chunk.x, w.normed);
@@ -158,9 +159,9 @@ Result<void> BlockOperator::run(const Chunk& chunk, std::span<const CacheView> c
     case Residual::kSequential:
       if (block.cross) {
         VOLVELLE_RETURN_IF_ERROR(
-            cross_branch(reading_sum(block.cross_norm), chunk, source, w, pool));
+            cross_branch(reading_sum(norm_of(block.cross_norm)), chunk, source, w, pool));
       }
-      input = reading_sum(block.feed_forward_norm);
+      input = reading_sum(norm_of(block.feed_forward_norm));
       break;
     case Residual::kParallel:
       if (block.feed_forward_norm) {
@@ -176,7 +177,7 @@ Result<void> BlockOperator::run(const Chunk& chunk, std::span<const CacheView> c
     case Residual::kTwiceNormed:
       add_branch(block.attention_norm);
       if (block.cross) {
-        VOLVELLE_RETURN_IF_ERROR(cross_branch(reading(std::nullopt), chunk, source, w, pool));
+        VOLVELLE_RETURN_IF_ERROR(cross_branch(reading(nullptr), chunk, source, w, pool));
         add_branch(block.cross_norm);
       }
       break;
