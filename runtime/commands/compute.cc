@@ -1,7 +1,6 @@
 #include "runtime/commands/compute.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <map>
 
 #include "platforms/cpu.h"
@@ -86,16 +85,6 @@ Result<ThreadPool> make_pool(const ComputeOptions& options) {
                  threads, cores, cores == 1 ? "" : "s");
   }
   return ThreadPool::make(std::min(threads, kMaxThreads), options.cpus);
-}
-
-Result<OutputFile> create_output(const std::string& path, const std::vector<std::string>& inputs) {
-  for (const std::string& input : inputs) {
-    std::error_code unknown;
-    if (std::filesystem::equivalent(path, input, unknown)) {
-      return fail("{}: is what the command reads; choose another name", path);
-    }
-  }
-  return OutputFile::create(path, {.overwrite = true});
 }
 
 const char* name_of(CacheType type) {

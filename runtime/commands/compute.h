@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "platforms/output_file.h"
 #include "platforms/thread_pool.h"
 #include "runtime/commands/program.h"
 #include "runtime/model.h"
@@ -41,9 +40,6 @@ Result<std::shared_ptr<const Model>> open_model(const std::string& path);
 Result<std::shared_ptr<const Model>> open_decoder(const std::string& path);
 
 Result<ThreadPool> make_pool(const ComputeOptions& options);
-
-// Begins a file of results. Refused with a sentence: one of the files that the command reads.
-Result<OutputFile> create_output(const std::string& path, const std::vector<std::string>& inputs);
 
 const char* name_of(CacheType type);   // "f32", "f16", "q8"
 const char* name_of(TensorType type);  // "f32", "q8", "q4"

@@ -5,7 +5,6 @@
 #include <string>
 
 #include "platforms/interrupt.h"
-#include "platforms/output_file.h"
 #include "runtime/commands/compute.h"
 #include "runtime/commands/numpy.h"
 #include "runtime/commands/runtime_commands.h"
@@ -69,22 +68,14 @@ Result<Vectors> compute(const std::shared_ptr<const Model>& model, ThreadPool& p
 Result<> write_npy(const EmbedOptions& options, const Vectors& vectors) {
   size_t rows = 0;
   for (const std::vector<float>& row : vectors.rows) rows += row.size() / vectors.width;
-  const std::string header = npy_header(rows, vectors.width);
-  if (options.output == "-") {
-    print(header);
-    for (const std::vector<float>& row : vectors.rows) {
-      print(
-          std::string_view(reinterpret_cast<const char*>(row.data()), row.size() * sizeof(float)));
-    }
-    return {};
-  }
-  VOLVELLE_ASSIGN_OR_RETURN(OutputFile file,
-                            create_output(options.output, {options.model, options.input.lines}));
-  VOLVELLE_RETURN_IF_ERROR(file.append(std::as_bytes(std::span(header))));
+  VOLVELLE_ASSIGN_OR_RETURN(
+      NumpyOutput output,
+      NumpyOutput::create(options.output, {options.model, options.input.lines}));
+  VOLVELLE_RETURN_IF_ERROR(output.begin(rows, vectors.width));
   for (const std::vector<float>& row : vectors.rows) {
-    VOLVELLE_RETURN_IF_ERROR(file.append(std::as_bytes(std::span(row))));
+    VOLVELLE_RETURN_IF_ERROR(output.append(row));
   }
-  return file.commit();
+  return output.commit();
 }
 
 // In as few digits as give the same floats again; nlohmann::json knows doubles only.

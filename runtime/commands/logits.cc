@@ -4,7 +4,6 @@
 #include <optional>
 
 #include "platforms/interrupt.h"
-#include "platforms/output_file.h"
 #include "runtime/commands/compute.h"
 #include "runtime/commands/numpy.h"
 #include "runtime/commands/runtime_commands.h"
@@ -45,17 +44,11 @@ Result<> write_decoder_logits(const LogitsOptions& options,
       Translator::open(model, pool,
                        {.longest_source = source.size(), .longest_target = targets.size()}));
   VOLVELLE_ASSIGN_OR_RETURN(const std::vector<float> logits, translator->logits(source, targets));
-  const std::string header = npy_header(targets.size(), model->vocabulary());
-  if (options.output == "-") {
-    print(header);
-    print(std::string_view(reinterpret_cast<const char*>(logits.data()),
-                           logits.size() * sizeof(float)));
-    return {};
-  }
-  VOLVELLE_ASSIGN_OR_RETURN(OutputFile file, create_output(options.output, {options.model}));
-  VOLVELLE_RETURN_IF_ERROR(file.append(std::as_bytes(std::span(header))));
-  VOLVELLE_RETURN_IF_ERROR(file.append(std::as_bytes(std::span(logits))));
-  return file.commit();
+  VOLVELLE_ASSIGN_OR_RETURN(NumpyOutput output,
+                            NumpyOutput::create(options.output, {options.model}));
+  VOLVELLE_RETURN_IF_ERROR(output.begin(targets.size(), model->vocabulary()));
+  VOLVELLE_RETURN_IF_ERROR(output.append(logits));
+  return output.commit();
 }
 
 Result<> write_logits(const LogitsOptions& options) {
@@ -86,28 +79,20 @@ Result<> write_logits(const LogitsOptions& options) {
   VOLVELLE_ASSIGN_OR_RETURN(const std::unique_ptr<Session> session,
                             Session::open(model, pool, session_options));
 
-  std::optional<OutputFile> file;
-  if (options.output != "-") {
-    VOLVELLE_ASSIGN_OR_RETURN(file, create_output(options.output, {options.model}));
-  }
-  const auto write = [&](std::span<const std::byte> bytes) -> Result<> {
-    if (file.has_value()) return file->append(bytes);
-    print(std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
-    return {};
-  };
-  const std::string header = npy_header(tokens.size(), model->vocabulary());
+  VOLVELLE_ASSIGN_OR_RETURN(NumpyOutput output,
+                            NumpyOutput::create(options.output, {options.model}));
   Progress progress("computing", tokens.size());
   bool begun = false;
   VOLVELLE_RETURN_IF_ERROR(session->feed_all(
       tokens, [&](size_t first, size_t rows, std::span<const float> logits) -> Result<> {
         if (interrupted()) return fail("interrupted");
-        if (!std::exchange(begun, true))
-          VOLVELLE_RETURN_IF_ERROR(write(std::as_bytes(std::span(header))));
+        if (!std::exchange(begun, true)) {
+          VOLVELLE_RETURN_IF_ERROR(output.begin(tokens.size(), model->vocabulary()));
+        }
         progress.update(first + rows);
-        return write(std::as_bytes(logits));
+        return output.append(logits);
       }));
-  if (file.has_value()) return file->commit();
-  return {};
+  return output.commit();
 }
 
 }  // namespace

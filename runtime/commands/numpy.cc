@@ -1,6 +1,10 @@
 #include "runtime/commands/numpy.h"
 
+#include <filesystem>
 #include <format>
+#include <string_view>
+
+#include "runtime/commands/program.h"
 
 namespace volvelle {
 
@@ -16,5 +20,36 @@ std::string npy_header(size_t rows, size_t columns) {
   header += static_cast<char>(fields.size() >> 8);
   return header + fields;
 }
+
+Result<NumpyOutput> NumpyOutput::create(const std::string& path,
+                                        const std::vector<std::string>& inputs) {
+  NumpyOutput output;
+  if (path == "-") return output;
+  for (const std::string& input : inputs) {
+    std::error_code unknown;
+    if (std::filesystem::equivalent(path, input, unknown)) {
+      return fail("{}: is what the command reads; choose another name", path);
+    }
+  }
+  VOLVELLE_ASSIGN_OR_RETURN(output.file_, OutputFile::create(path, {.overwrite = true}));
+  return output;
+}
+
+Result<void> NumpyOutput::write(std::span<const std::byte> bytes) {
+  if (file_) return file_->append(bytes);
+  print(std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
+  return {};
+}
+
+Result<void> NumpyOutput::begin(size_t rows, size_t columns) {
+  const std::string header = npy_header(rows, columns);
+  return write(std::as_bytes(std::span(header)));
+}
+
+Result<void> NumpyOutput::append(std::span<const float> values) {
+  return write(std::as_bytes(values));
+}
+
+Result<void> NumpyOutput::commit() { return file_ ? file_->commit() : Result<void>(); }
 
 }  // namespace volvelle
