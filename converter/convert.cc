@@ -15,6 +15,7 @@
 #include "converter/table.h"
 #include "converter/weights.h"
 #include "converter/writer.h"
+#include "kernels/hadamard.h"
 #include "platforms/clock.h"
 #include "platforms/interrupt.h"
 #include "platforms/thread_pool.h"
@@ -53,10 +54,9 @@ Result<Storage> storage_of(const recipe::Model& model, size_t index, WeightType 
     if (storage.minima) return storage;
   }
   if (after_attention) return storage;
-  constexpr uint64_t kLeastBlock = 16, kMostBlock = 4096;
-  const uint64_t block =
-      tensor.columns & -tensor.columns;  // the greatest power of two that divides
-  if (block >= kLeastBlock) storage.rotation = static_cast<uint32_t>(std::min(block, kMostBlock));
+  constexpr size_t kLeastBlock = 16, kMostBlock = 4096;
+  const size_t block = std::min(largest_hadamard_block(tensor.columns), kMostBlock);
+  if (block >= kLeastBlock) storage.rotation = static_cast<uint32_t>(block);
   return storage;
 }
 

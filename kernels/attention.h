@@ -9,6 +9,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/hadamard.h"
+
 namespace volvelle {
 
 enum class CacheType : uint8_t { kF32, kF16, kQ8 };
@@ -63,14 +65,13 @@ inline constexpr int kKeyOffset = 128;
 
 // Before they become codes, keys and values go through a Walsh-Hadamard transform in blocks of this
 // many elements, as queries do and outputs do back.
-constexpr size_t q8_block(size_t elements) { return elements & (~elements + 1); }
+constexpr size_t q8_block(size_t elements) { return largest_hadamard_block(elements); }
 
 // Codes of weights are 0 ... 255.
 inline constexpr int kLargestWeight = 255;
 
-// Cached keys and values of one layer, head by head. Floats and halves: row s of head h is at (h *
-// slots + s) * cache_row_elements(head_dim) elements. Int8: head h begins at h * cache_slots(kQ8,
-// slots) * cache_row_elements(head_dim), and has the layout above. The token at position p lies in
+// Cached keys and values of one layer, head by head: head h begins at element h * cache_slots(type,
+// slots) * cache_row_elements(head_dim) and has the layout above. The token at position p lies in
 // slot (p - first_position) % slots, so rows past a ring's end wrap.
 struct CacheView {
   CacheType type = CacheType::kF32;

@@ -8,6 +8,9 @@
 
 namespace volvelle {
 
+// The largest block that a row of `count` elements has: the greatest power of two that divides it.
+constexpr size_t largest_hadamard_block(size_t count) { return count & (~count + 1); }
+
 // x = H x in each block of a row, H [block, block] being the orthonormal Sylvester-Hadamard matrix:
 // element (i, j) is (-1)^popcount(i & j) / sqrt(block). H is its own transpose and inverse.
 // Ashkboos et al. 2024, arXiv:2404.00456, section 2.
