@@ -142,10 +142,14 @@ Result<void> BlockOperator::run(const Chunk& chunk, std::span<const CacheView> c
   const bool norm_first =
       block.residual == Residual::kSequential || block.residual == Residual::kParallel;
   BranchInput input = reading(norm_first ? norm_of(block.attention_norm) : nullptr);
-  if (block.residual == Residual::kParallel && !block.feed_forward_norm) {
-    // Both branches read it.
-    norm_rows(block.attention_norm, chunk.x, w.normed);
-    if (block.attention_norm) input = {.x = w.normed, .width = width_};
+  const BranchInput beside{.x = w.normed, .width = width_};  // what a parallel feed-forward reads
+  if (block.residual == Residual::kParallel) {
+    const BranchInput own =
+        reading(norm_of(block.feed_forward_norm ? block.feed_forward_norm : block.attention_norm));
+    for_rows(pool, chunk.tokens, [&](size_t first, size_t count, size_t) {
+      own.make(first, count, w.normed + first * width_);
+    });
+    if (!block.feed_forward_norm) input = beside;  // both branches read it
   }
   VOLVELLE_RETURN_IF_ERROR(attention_branch(input, chunk, caches, rotary_rows, w, pool));
   if (block.residual == Residual::kTwiceNormed) {
@@ -164,14 +168,8 @@ Result<void> BlockOperator::run(const Chunk& chunk, std::span<const CacheView> c
       input = reading_sum(norm_of(block.feed_forward_norm));
       break;
     case Residual::kParallel:
-      if (block.feed_forward_norm) {
-        norm_rows(block.feed_forward_norm, chunk.x, w.normed);
-        input = {.x = w.normed, .width = width_};
-      } else if (!block.attention_norm) {
-        std::copy_n(chunk.x, chunk.tokens * width_, w.normed);
-        input = {.x = w.normed, .width = width_};
-      }
       add_branch();
+      input = beside;
       break;
     case Residual::kPostNorm:
     case Residual::kTwiceNormed:
