@@ -71,14 +71,7 @@ void read_positions(Checkpoint& checkpoint, const char* table, Decoder& decoder)
 
 Result<Decoder> read_bert(Checkpoint& checkpoint) {
   Config& config = checkpoint.config;
-  VOLVELLE_ASSIGN_OR_RETURN(Decoder decoder,
-                            read_decoder(checkpoint, {.kv_heads = nullptr,
-                                                      .norm = file::NormKind::layer,
-                                                      .epsilon = "layer_norm_eps",
-                                                      .default_epsilon = 1e-12,
-                                                      .default_activation = "gelu",
-                                                      .head_dim = nullptr,
-                                                      .rotary = false}));
+  VOLVELLE_ASSIGN_OR_RETURN(Decoder decoder, read_decoder(checkpoint, kBertKeys));
   config.number("type_vocab_size", 2);  // the table decides
   config.value("attention_probs_dropout_prob");
   decoder.residual = file::Residual::post_norm;

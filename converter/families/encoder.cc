@@ -24,6 +24,14 @@ TaskShape label_task(Config& config, file::TaskKind kind, file::Pooling pooling,
 
 }  // namespace
 
+const DecoderKeys kBertKeys = {.kv_heads = nullptr,
+                               .norm = file::NormKind::layer,
+                               .epsilon = "layer_norm_eps",
+                               .default_epsilon = 1e-12,
+                               .default_activation = "gelu",
+                               .head_dim = nullptr,
+                               .rotary = false};
+
 bool has_architecture(Config& config, std::string_view ending) {
   const nlohmann::json* names = config.value("architectures");
   return names != nullptr && names->is_array() && !names->empty() && names->front().is_string() &&

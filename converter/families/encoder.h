@@ -13,6 +13,9 @@
 
 namespace volvelle {
 
+// What BERT and those that keep its configuration call them.
+extern const DecoderKeys kBertKeys;
+
 // Whether `architectures` says so: "ForMaskedLM".
 bool has_architecture(Config& config, std::string_view ending);
 

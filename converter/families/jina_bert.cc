@@ -62,14 +62,7 @@ void read_settings(Checkpoint& checkpoint, Decoder& decoder) {
 
 Result<recipe::Model> describe_jina_bert(Checkpoint& checkpoint) {
   Config& config = checkpoint.config;
-  VOLVELLE_ASSIGN_OR_RETURN(Decoder decoder,
-                            read_decoder(checkpoint, {.kv_heads = nullptr,
-                                                      .norm = file::NormKind::layer,
-                                                      .epsilon = "layer_norm_eps",
-                                                      .default_epsilon = 1e-12,
-                                                      .default_activation = "gelu",
-                                                      .head_dim = nullptr,
-                                                      .rotary = false}));
+  VOLVELLE_ASSIGN_OR_RETURN(Decoder decoder, read_decoder(checkpoint, kBertKeys));
   if (checkpoint.gguf()) {
     read_gguf_encoder(checkpoint, decoder);
     decoder.activation = file::Activation::gelu_erf;
