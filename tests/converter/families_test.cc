@@ -545,6 +545,20 @@ Golden golden(const std::string& name) {
   return result;
 }
 
+// A golden's name, a key of its configuration, and what no such key may be.
+using WrongSetting = std::tuple<const char*, const char*, json>;
+
+void check_settings_refused(const std::vector<WrongSetting>& wrongs) {
+  for (const auto& [name, key, value] : wrongs) {
+    CAPTURE(name);
+    CAPTURE(key);
+    const Golden whole = golden(name);
+    json settings = whole.settings;
+    settings[key] = value;
+    CHECK(whole.describe(settings).error().contains(std::string("config.json: ") + key));
+  }
+}
+
 std::vector<Golden> golden_folders() {
   std::vector<Golden> all;
   for (const auto& entry : std::filesystem::directory_iterator("tests/goldens")) {
@@ -635,7 +649,7 @@ TEST_CASE("a number that is out of range is at fault, and not the keys that come
       }
     }
   }
-  const std::vector<std::tuple<const char*, const char*, json>> wrongs = {
+  const std::vector<WrongSetting> wrongs = {
       {"opt", "hidden_size", 1'000'000'007},
       {"opt", "num_attention_heads", 1'000'000'007},
       {"opt", "max_position_embeddings", 1'000'000'007},
@@ -652,14 +666,7 @@ TEST_CASE("a number that is out of range is at fault, and not the keys that come
       {"t5_decoder", "relative_attention_max_distance", 1},
       {"t5_decoder", "relative_attention_num_buckets", 1},
       {"t5_decoder", "relative_attention_num_buckets", 1'000'000'007}};
-  for (const auto& [name, key, value] : wrongs) {
-    CAPTURE(name);
-    CAPTURE(key);
-    const Golden whole = golden(name);
-    json settings = whole.settings;
-    settings[key] = value;
-    CHECK(whole.describe(settings).error().contains(std::string("config.json: ") + key));
-  }
+  check_settings_refused(wrongs);
   for (const char* key : {"attention.key_length", "embedding_length", "attention.head_count",
                           "attention.layer_norm_rms_epsilon", "block_count"}) {
     json settings = tiny_gguf_settings("llama");
@@ -671,7 +678,7 @@ TEST_CASE("a number that is out of range is at fault, and not the keys that come
 }
 
 TEST_CASE("settings of one family are refused in another") {
-  const std::vector<std::tuple<const char*, const char*, json>> wrongs = {
+  const std::vector<WrongSetting> wrongs = {
       {"opt", "layer_norm_eps", 1e-12},
       {"opt", "rope_theta", 1e4},
       {"opt", "head_dim", 8},
@@ -695,14 +702,7 @@ TEST_CASE("settings of one family are refused in another") {
       {"deberta_v3_fill", "embedding_size", 16},
       {"deberta_v2_tag", "conv_kernel_size", 4},
       {"electra_tag", "position_embedding_type", "relative_key"}};
-  for (const auto& [name, key, value] : wrongs) {
-    CAPTURE(name);
-    CAPTURE(key);
-    const Golden whole = golden(name);
-    json settings = whole.settings;
-    settings[key] = value;
-    CHECK(whole.describe(settings).error().contains(std::string("config.json: ") + key));
-  }
+  check_settings_refused(wrongs);
   const Golden whole = golden("baichuan_13b");
   json settings = whole.settings;
   settings.erase("model_max_length");

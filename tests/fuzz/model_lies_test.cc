@@ -147,6 +147,17 @@ void set_field(const void* table, flatbuffers::voffset_t field, T value) {
   REQUIRE(fields->SetField(field, value));
 }
 
+// The model, once its checksums hold, is refused in that sentence.
+void check_refused(Container& model, const std::string& sentence) {
+  CAPTURE(sentence);
+  model.sign();
+  const FileBytes bytes(model.bytes);
+  const auto refused = Model::from_bytes(bytes.span(), "lies.vvl");
+  REQUIRE(!refused.has_value());
+  CAPTURE(refused.error().message);
+  CHECK(refused.error().message.contains(sentence));
+}
+
 TEST_CASE("a model whose table is shorter than its context is refused") {
   Container model = small_model("q4");
   const auto* stack = file::GetModel(model.table().data())->stacks()->Get(0);
@@ -169,16 +180,10 @@ TEST_CASE("a model whose table is shorter than its context is refused") {
 TEST_CASE("numbers of a scheme that no such scheme has are refused, each in a sentence") {
   const auto refuse = [](const char* golden, const auto& lie, const std::string& sentence) {
     CAPTURE(golden);
-    CAPTURE(sentence);
     Container model = small_model("f32", golden);
     REQUIRE(try_model(model.bytes) == Outcome::kRan);
     lie(file::GetModel(model.table().data()));
-    model.sign();
-    const FileBytes bytes(model.bytes);
-    const auto refused = Model::from_bytes(bytes.span(), "lies.vvl");
-    REQUIRE(!refused.has_value());
-    CAPTURE(refused.error().message);
-    CHECK(refused.error().message.contains(sentence));
+    check_refused(model, sentence);
   };
   const auto buckets = [](const file::Model* m) {
     return m->positions()->Get(0)->scheme_as_BucketedBias();
@@ -264,7 +269,6 @@ TEST_CASE("numbers of a scheme that no such scheme has are refused, each in a se
 
 TEST_CASE("a tensor that is rotated or has minima as none can be is refused") {
   const auto refuse = [](const char* weights, const auto& lie, const std::string& sentence) {
-    CAPTURE(sentence);
     Container model = small_model(weights, "llama_wide_heads_biases");
     REQUIRE(try_model(model.bytes) == Outcome::kRan);
     const auto* tensors = file::GetModel(model.table().data())->tensors();
@@ -272,12 +276,7 @@ TEST_CASE("a tensor that is rotated or has minima as none can be is refused") {
         *tensors, [](const file::Tensor* tensor) { return tensor->rotation() != 0; });
     REQUIRE(rotated != tensors->end());
     lie(*rotated);
-    model.sign();
-    const FileBytes bytes(model.bytes);
-    const auto refused = Model::from_bytes(bytes.span(), "lies.vvl");
-    REQUIRE(!refused.has_value());
-    CAPTURE(refused.error().message);
-    CHECK(refused.error().message.contains(sentence));
+    check_refused(model, sentence);
   };
   for (const uint32_t block : {3u, 48u, 1u << 16, 1u << 31, UINT32_MAX}) {
     refuse(

@@ -765,30 +765,26 @@ def without_first_rows(state):
     return state | {name: state[name][2:]}
 
 
-def split_gates(state):
-    """Gate and up, which jina-bert-v2 has in one matrix, as the first converters wrote them."""
+def split_matrix(state, matrix, halves):
+    """`matrix` in two: by the name of each, which half of its rows it is."""
     parted = {}
     for name, x in state.items():
-        if "gated_layers" in name:
-            gate, up = x.chunk(2)
-            parted |= {name.replace("gated_layers", "gated_layers_w"): gate,
-                       name.replace("gated_layers", "gated_layers_v"): up}
+        if matrix in name:
+            rows = x.chunk(2)
+            parted |= {name.replace(matrix, part): rows[half] for part, half in halves.items()}
         else:
             parted[name] = x
     return parted
+
+
+def split_gates(state):
+    """Gate and up, which jina-bert-v2 has in one matrix, as the first converters wrote them."""
+    return split_matrix(state, "gated_layers", {"gated_layers_w": 0, "gated_layers_v": 1})
 
 
 def split_code_gates(state):
     """The same of a model for code, where the gate's rows are the later ones."""
-    parted = {}
-    for name, x in state.items():
-        if "up_gated_layer" in name:
-            up, gate = x.chunk(2)
-            parted |= {name.replace("up_gated_layer", "gated_layers_w"): gate,
-                       name.replace("up_gated_layer", "gated_layers_v"): up}
-        else:
-            parted[name] = x
-    return parted
+    return split_matrix(state, "up_gated_layer", {"gated_layers_w": 1, "gated_layers_v": 0})
 
 
 def pooled_outputs(pooling):
