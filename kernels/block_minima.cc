@@ -27,56 +27,79 @@ void sum_blocks(const float* x, size_t count, float* sums) {
   }
 }
 
-// Outputs of `rows` rows by `vectors` vectors from `at` on, one sum or four at once: four do not
-// wait for each other, and rows share each promoted code. `lanes` loads and stores a vector.
-template <size_t rows, size_t vectors, class Lanes>
-HWY_INLINE void add_outputs(const BlockMinima& minima, const float* HWY_RESTRICT sums, size_t at,
-                            const Lanes& lanes, float* HWY_RESTRICT y) {
-  static_assert(rows * vectors == 1 || rows * vectors == 4);
+// Outputs of `rows` rows at once: each code is promoted once for all of them.
+template <size_t rows>
+HWY_INLINE void add_rows(const BlockMinima& minima, const float* HWY_RESTRICT sums, size_t first,
+                         size_t count, float* HWY_RESTRICT y) {
+  const Floats d;
+  const hn::RebindToSigned<Floats> di;
+  const size_t blocks = minima.blocks, outputs = minima.outputs;
+  for_each_vector(d, count, [&](auto lanes, size_t i) HWY_ATTR {
+    const int8_t* codes = minima.codes + first + i;
+    auto a = hn::Zero(d);
+    [[maybe_unused]] auto b = a, c = a, e = a;
+    for (size_t block = 0; block < blocks; ++block, codes += outputs) {
+      const auto code = hn::ConvertTo(d, hn::PromoteTo(di, lanes.load(Codes(), codes)));
+      a = hn::MulAdd(hn::Set(d, sums[block]), code, a);
+      if constexpr (rows > 1) {
+        b = hn::MulAdd(hn::Set(d, sums[blocks + block]), code, b);
+        c = hn::MulAdd(hn::Set(d, sums[2 * blocks + block]), code, c);
+        e = hn::MulAdd(hn::Set(d, sums[3 * blocks + block]), code, e);
+      }
+    }
+    const auto scale = lanes.load(d, minima.scales + first + i);
+    float* to = y + first + i;
+    const auto add = [&](auto sum) HWY_ATTR {
+      lanes.store(hn::MulAdd(scale, sum, lanes.load(d, to)), d, to);
+      to += outputs;
+    };
+    add(a);
+    if constexpr (rows > 1) add(b), add(c), add(e);
+  });
+}
+
+// Outputs of one row, four vectors at once, so that sums do not wait for each other. Returns how
+// many outputs are done.
+HWY_INLINE size_t add_row(const BlockMinima& minima, const float* HWY_RESTRICT sums, size_t first,
+                          size_t count, float* HWY_RESTRICT y) {
   const Floats d;
   const hn::RebindToSigned<Floats> di;
   const size_t n = hn::Lanes(d), outputs = minima.outputs;
-  const int8_t* codes = minima.codes + at;
-  auto a = hn::Zero(d);
-  [[maybe_unused]] auto b = a, c = a, e = a;
-  for (size_t block = 0; block < minima.blocks; ++block, codes += outputs) {
-    // What the sum number k, of row k / vectors, gains.
-    const auto add_term = [&](size_t k, auto sum) HWY_ATTR {
-      const auto code = hn::PromoteTo(di, lanes.load(Codes(), codes + k % vectors * n));
-      const auto factor = hn::Set(d, sums[k / vectors * minima.blocks + block]);
-      return hn::MulAdd(factor, hn::ConvertTo(d, code), sum);
+  size_t i = 0;
+  for (; i + 4 * n <= count; i += 4 * n) {
+    const int8_t* codes = minima.codes + first + i;
+    auto a = hn::Zero(d), b = a, c = a, e = a;
+    for (size_t block = 0; block < minima.blocks; ++block, codes += outputs) {
+      const auto sum = hn::Set(d, sums[block]);
+      const auto code = [&](size_t vector) HWY_ATTR {
+        return hn::ConvertTo(d, hn::PromoteTo(di, hn::LoadU(Codes(), codes + vector * n)));
+      };
+      a = hn::MulAdd(sum, code(0), a);
+      b = hn::MulAdd(sum, code(1), b);
+      c = hn::MulAdd(sum, code(2), c);
+      e = hn::MulAdd(sum, code(3), e);
+    }
+    const auto add = [&](auto sum, size_t vector) HWY_ATTR {
+      float* const to = y + first + i + vector * n;
+      const auto scale = hn::LoadU(d, minima.scales + first + i + vector * n);
+      hn::StoreU(hn::MulAdd(scale, sum, hn::LoadU(d, to)), d, to);
     };
-    a = add_term(0, a);
-    if constexpr (rows * vectors > 1) b = add_term(1, b), c = add_term(2, c), e = add_term(3, e);
+    add(a, 0), add(b, 1), add(c, 2), add(e, 3);
   }
-  const auto store = [&](size_t k, auto sum) HWY_ATTR {
-    const size_t output = at + k % vectors * n;
-    float* const to = y + k / vectors * outputs + output;
-    const auto scale = lanes.load(d, minima.scales + output);
-    lanes.store(hn::MulAdd(scale, sum, lanes.load(d, to)), d, to);
-  };
-  store(0, a);
-  if constexpr (rows * vectors > 1) store(1, b), store(2, c), store(3, e);
+  return i;
 }
 
 void add_block_minima(const BlockMinima& minima, const float* sums, size_t rows, size_t first,
                       size_t count, float* y) {
-  const Floats d;
   size_t row = 0;
-  for (; row + 4 <= rows; row += 4, sums += 4 * minima.blocks, y += 4 * minima.outputs) {
-    for_each_vector(d, count, [&](auto lanes, size_t i) HWY_ATTR {
-      add_outputs<4, 1>(minima, sums, first + i, lanes, y);
-    });
+  for (; row + 4 <= rows; row += 4) {
+    add_rows<4>(minima, sums + row * minima.blocks, first, count, y + row * minima.outputs);
   }
-  for (; row < rows; ++row, sums += minima.blocks, y += minima.outputs) {
-    const size_t step = 4 * hn::Lanes(d);
-    size_t done = 0;
-    for (; done + step <= count; done += step) {
-      add_outputs<1, 4>(minima, sums, first + done, Whole(), y);
-    }
-    for_each_vector(d, count - done, [&](auto lanes, size_t i) HWY_ATTR {
-      add_outputs<1, 1>(minima, sums, first + done + i, lanes, y);
-    });
+  for (; row < rows; ++row) {
+    const float* const row_sums = sums + row * minima.blocks;
+    float* const row_y = y + row * minima.outputs;
+    const size_t done = add_row(minima, row_sums, first, count, row_y);
+    add_rows<1>(minima, row_sums, first + done, count - done, row_y);
   }
 }
 
