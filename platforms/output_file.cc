@@ -57,6 +57,7 @@ struct OutputFile::Unfinished {
   std::string beside;  // NAME.partial-PID while a file of that name exists, else empty
   int descriptor = -1;
   bool overwrite = false;
+  bool durable = true;
   bool broken = false;  // a write failed
 
   ~Unfinished() {
@@ -136,7 +137,7 @@ Result<> OutputFile::Unfinished::give_name() {
 Result<OutputFile> OutputFile::create(const std::string& path, const OutputOptions& options) {
   if (path.empty()) return fail("the output file has no name; give one");
   std::unique_ptr<Unfinished, Discard> file(
-      new Unfinished{.path = path, .overwrite = options.overwrite});
+      new Unfinished{.path = path, .overwrite = options.overwrite, .durable = options.durable});
   VOLVELLE_RETURN_IF_ERROR(file->open(options.visible));
   return OutputFile(std::move(file));
 }
@@ -208,7 +209,7 @@ Result<> OutputFile::commit() {
   if (file_->broken) return fail("{}: an earlier write failed", path());
   if (file_->descriptor < 0) return fail("{}: is complete already", path());
   // Bytes first, name second: a name that survives a power cut must not show missing bytes.
-  if (::fsync(file_->descriptor) != 0) {
+  if (file_->durable && ::fsync(file_->descriptor) != 0) {
     file_->broken = true;
     return fail("{}: cannot be written: {}", path(), write_failure(errno));
   }
@@ -217,6 +218,7 @@ Result<> OutputFile::commit() {
     return named;
   }
   ::close(std::exchange(file_->descriptor, -1));
+  if (!file_->durable) return {};
   const int folder = ::open(folder_of(path()).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (folder >= 0) {
     // Some file systems cannot sync a folder (EINVAL) and keep its order themselves.

@@ -19,6 +19,7 @@ namespace volvelle {
 
 struct OutputOptions {
   bool overwrite = false;  // replace a file that has the name already; otherwise that is an error
+  bool durable = true;     // sync before it appears; otherwise a power cut may leave a part of it
   bool visible = false;    // write to NAME.partial-PID even where a nameless file is possible
 };
 

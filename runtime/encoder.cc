@@ -134,8 +134,13 @@ Result<std::unique_ptr<Encoder>> Encoder::open(std::shared_ptr<const Model> mode
   chunk = std::clamp<size_t>(chunk, 1, std::max<size_t>(1, size_t{1} << 20));
   std::unique_ptr<State> state(
       new State{.model = model, .pool = pool, .task = task, .chunk = chunk});
+  if (model->packed_in() == PackedIn::kFile) {
+    state->packed.use_file(packed_path(model->path(), model->generates() ? "encoder" : ""),
+                           Model::linears_of(stack));
+  }
   VOLVELLE_RETURN_IF_ERROR(state->reserve());
-  VOLVELLE_RETURN_IF_ERROR(model->verify_contents(*stack.embedding));
+  if (!state->packed.found()) VOLVELLE_RETURN_IF_ERROR(model->verify_contents(*stack.embedding));
+  VOLVELLE_RETURN_IF_ERROR(state->packed.finish());
   return std::unique_ptr<Encoder>(new Encoder(std::move(state)));
 }
 

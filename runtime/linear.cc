@@ -10,41 +10,6 @@
 #include "kernels/quantize.h"
 
 namespace volvelle {
-namespace {
-
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr uint8_t kQ4ZeroPoint = 8;  // code 8 means 0
-
-std::string_view describe(xnn_status status) {
-  switch (status) {
-    case xnn_status_success:
-      return "no error";
-    case xnn_status_uninitialized:
-      return "it is not initialised";
-    case xnn_status_invalid_parameter:
-      return "it takes a scale or a size for invalid";
-    case xnn_status_invalid_state:
-      return "it is in the wrong state";
-    case xnn_status_unsupported_parameter:
-      return "it does not support these sizes";
-    case xnn_status_unsupported_hardware:
-      return "it does not support this processor";
-    case xnn_status_out_of_memory:
-      return "memory is short";
-    default:
-      return "it gives no reason";
-  }
-}
-
-Result<void> initialize() {
-  static const xnn_status status =
-      xnn_initialize(nullptr);  // once for the process, by the first linear
-  if (status == xnn_status_success) return {};
-  return fail("XNNPACK cannot run here: {}", describe(status));
-}
-
-}  // namespace
-
 Result<LinearScratch> LinearScratch::make(size_t rows, size_t columns, size_t threads) {
   // XNNPACK may read a little past the rows it is given.
   const size_t floats = std::max(rows, threads) * columns + XNN_EXTRA_BYTES / sizeof(float);
@@ -62,44 +27,14 @@ Result<LinearScratch> LinearScratch::make(size_t rows, size_t columns, size_t th
 
 Result<LinearOperator> LinearOperator::make(const Model& model, const Linear& linear,
                                             PackedWeights& packed) {
-  VOLVELLE_RETURN_IF_ERROR(initialize());
   const Tensor& weight = *linear.weight;
-  VOLVELLE_RETURN_IF_ERROR(model.verify_contents(weight));
-
   LinearOperator result;
   result.type_ = weight.type;
   result.inputs_ = weight.columns;
   result.padded_inputs_ = weight.padded_columns();
   result.rotation_ = weight.rotation;
   result.minima_ = weight.block_minima();
-  const size_t inputs = result.padded_inputs_, outputs = weight.rows;
-  xnn_operator_t multiply = nullptr;
-  xnn_status status = xnn_status_invalid_parameter;
-  switch (weight.type) {
-    case TensorType::kF32:
-      status = xnn_create_fully_connected_nc_f32(inputs, outputs, inputs, outputs, weight.f32(),
-                                                 linear.bias, -kInfinity, kInfinity, /*flags=*/0,
-                                                 nullptr, packed.provider(), &multiply);
-      break;
-    case TensorType::kQ8:
-      status = xnn_create_fully_connected_nc_qd8_f32_qc8w(
-          inputs, outputs, inputs, outputs, weight.row_scales(), weight.q8(), linear.bias,
-          -kInfinity, kInfinity,
-          /*flags=*/0, nullptr, packed.provider(), &multiply);
-      break;
-    case TensorType::kQ4:
-      status = xnn_create_fully_connected_nc_qd8_f32_qb4w(
-          inputs, outputs, inputs, outputs, kQ4Block, kQ4ZeroPoint, weight.block_scales(),
-          weight.q4(), linear.bias, -kInfinity, kInfinity, /*flags=*/0, nullptr, packed.provider(),
-          &multiply);
-      break;
-  }
-  if (status != xnn_status_success) {
-    return fail("{}: tensor {}: XNNPACK cannot pack it: {}", model.path(), weight.name,
-                describe(status));
-  }
-  result.operator_.reset(multiply);
-  model.drop_pages(weight);
+  VOLVELLE_ASSIGN_OR_RETURN(result.operator_, packed.create(model, linear));
   return result;
 }
 

@@ -59,8 +59,7 @@ class LinearScratch {
 
 class LinearOperator {
  public:
-  // Packs the weights, whose checksums are verified first, into `packed`, which must outlive the
-  // operator; then lets their pages in the file go.
+  // Of weights in `packed`, which must outlive the operator.
   static Result<LinearOperator> make(const Model& model, const Linear& linear,
                                      PackedWeights& packed);
 
@@ -89,11 +88,6 @@ class LinearOperator {
                    const ThreadPool& pool);
 
  private:
-  struct Delete {
-    void operator()(xnn_operator_t op) const { xnn_delete_operator(op); }
-  };
-  using Operator = std::unique_ptr<xnn_operator, Delete>;
-
   // Rotates `row`, in place, and stores it as row `r` of the operator's inputs.
   void encode(float* row, size_t r, const LinearScratch& scratch) const;
   // Of float rows x, or of those that are encoded.
@@ -107,7 +101,7 @@ class LinearOperator {
   size_t padded_inputs_ = 0;  // of the operator
   size_t rotation_ = 1;
   BlockMinima minima_;
-  Operator operator_;
+  XnnOperator operator_;
   // What the operator is set up for.
   size_t rows_ = 0;
   const float* x_ = nullptr;

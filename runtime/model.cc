@@ -12,7 +12,7 @@
 
 namespace volvelle {
 
-Result<std::shared_ptr<const Model>> Model::load(const std::string& path) {
+Result<std::shared_ptr<const Model>> Model::load(const std::string& path, PackedIn packed_in) {
   std::error_code ignored;
   if (std::filesystem::is_directory(path, ignored)) {  // a checkpoint's, most likely
     return fail("{}: is a folder; make a model of the checkpoint in it with `volvelle convert`",
@@ -23,6 +23,7 @@ Result<std::shared_ptr<const Model>> Model::load(const std::string& path) {
   model->path_ = path;
   model->bytes_ = file.bytes();
   model->file_ = std::move(file);
+  model->packed_in_ = packed_in;
   VOLVELLE_RETURN_IF_ERROR(ModelVerifier::verify(*model));
   return model;
 }
@@ -39,15 +40,26 @@ Result<std::shared_ptr<const Model>> Model::from_bytes(std::span<const std::byte
   return model;
 }
 
-Result<void> Model::verify_contents(const Tensor& tensor) const {
-  for (const SegmentView& segment :
-       {tensor.data, tensor.scales, tensor.minima, tensor.minimum_scales}) {
-    if (!segment.bytes.empty() && checksum(segment.bytes) != segment.checksum) {
+Result<void> Model::verify_segments(const Tensor& tensor,
+                                    std::initializer_list<const SegmentView*> segments) const {
+  for (const SegmentView* segment : segments) {
+    if (!segment->bytes.empty() && checksum(segment->bytes) != segment->checksum) {
       return fail(
           "{}: tensor {}: the checksum of its bytes does not hold; copy or convert the file again",
           path_, tensor.name);
     }
   }
+  return {};
+}
+
+Result<void> Model::verify_unpacked(const Tensor& tensor) const {
+  VOLVELLE_RETURN_IF_ERROR(verify_segments(tensor, {&tensor.minima, &tensor.minimum_scales}));
+  const BlockMinima minima = tensor.block_minima();
+  return all_finite({minima.scales, minima.outputs}) ? Result<void>() : no_number(tensor);
+}
+
+Result<void> Model::verify_contents(const Tensor& tensor) const {
+  VOLVELLE_RETURN_IF_ERROR(verify_segments(tensor, {&tensor.data, &tensor.scales}));
   const auto finite = [&] {
     switch (tensor.type) {
       case TensorType::kF32:
@@ -55,16 +67,16 @@ Result<void> Model::verify_contents(const Tensor& tensor) const {
       case TensorType::kQ8:
         return all_finite({tensor.row_scales(), tensor.rows});
       case TensorType::kQ4:
-        return all_finite_bf16({tensor.block_scales(), tensor.rows * tensor.blocks()}) &&
-               all_finite({tensor.block_minima().scales, tensor.block_minima().outputs});
+        return all_finite_bf16({tensor.block_scales(), tensor.rows * tensor.blocks()});
     }
     return false;
   };
-  if (!finite()) {
-    return fail("{}: tensor {}: holds what is no number; convert the checkpoint again", path_,
-                tensor.name);
-  }
-  return {};
+  return finite() ? verify_unpacked(tensor) : no_number(tensor);
+}
+
+std::unexpected<Error> Model::no_number(const Tensor& tensor) const {
+  return fail("{}: tensor {}: holds what is no number; convert the checkpoint again", path_,
+              tensor.name);
 }
 
 void Model::drop_pages(const Tensor& tensor) const {
@@ -102,6 +114,13 @@ void visit_linears(const Stack& stack, const VisitLinear& function) {
 }
 
 }  // namespace
+
+std::vector<const Linear*> Model::linears_of(const Stack& stack) {
+  std::vector<const Linear*> linears;
+  visit_linears(stack, [&](const Linear& linear, double) { linears.push_back(&linear); });
+  if (stack.head.weight != nullptr) linears.push_back(&stack.head);
+  return linears;
+}
 
 void Model::for_each_linear(const VisitLinear& function) const {
   if (!generates_) return visit_linears(*encoder_, function);

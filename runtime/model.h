@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <span>
@@ -342,10 +343,15 @@ struct Generation {
   std::vector<std::vector<int32_t>> bad_words;
 };
 
+// Where sessions keep the weights that they pack, of 4 and 8 bits: in their memory, or in a file
+// beside the model for them all and for later starts (see packed_weights.h).
+enum class PackedIn : uint8_t { kMemory, kFile };
+
 class Model {
  public:
   // Maps and verifies the file at `path`.
-  static Result<std::shared_ptr<const Model>> load(const std::string& path);
+  static Result<std::shared_ptr<const Model>> load(const std::string& path,
+                                                   PackedIn packed_in = PackedIn::kMemory);
 
   // The same for bytes already in memory, which must outlive the model and be aligned to 64; `name`
   // stands in messages.
@@ -356,6 +362,7 @@ class Model {
   Model& operator=(const Model&) = delete;
 
   const std::string& path() const { return path_; }
+  PackedIn packed_in() const { return packed_in_; }
   const std::string& name() const { return name_; }
   const std::string& origin() const { return origin_; }
   const std::string& family() const { return family_; }
@@ -379,6 +386,9 @@ class Model {
   // Why a newer generation of the file was passed over for this one; empty: there is none.
   const std::string& damage() const { return damage_; }
 
+  // The linears of a stack, its head's included, each of which every run of it may use.
+  static std::vector<const Linear*> linears_of(const Stack& stack);
+
   // Calls function(linear, share) for every linear in the order of execution; `share` is the part
   // of tokens that go through it, below 1 for experts.
   void for_each_linear(
@@ -391,6 +401,9 @@ class Model {
   // Checks a tensor's bytes against their checksums, and that its floats and scales are finite.
   Result<void> verify_contents(const Tensor& tensor) const;
 
+  // The same for those bytes of a tensor that a packed weight does not contain.
+  Result<void> verify_unpacked(const Tensor& tensor) const;
+
   // Lets the system forget a tensor's pages, which have been packed: they come back from the file
   // when touched.
   void drop_pages(const Tensor& tensor) const;
@@ -401,12 +414,16 @@ class Model {
  private:
   friend class ModelVerifier;
   Model() = default;
+  Result<void> verify_segments(const Tensor& tensor,
+                               std::initializer_list<const SegmentView*> segments) const;
+  std::unexpected<Error> no_number(const Tensor& tensor) const;
 
   std::optional<MappedFile> file_;
   std::span<const std::byte> bytes_;
   uint64_t table_bytes_ = 0;
   uint64_t file_generation_ = 0;
   std::string damage_;
+  PackedIn packed_in_ = PackedIn::kMemory;
   std::string path_, name_, origin_, family_, licence_;
   size_t vocabulary_ = 0;
   std::vector<Tensor> tensors_;

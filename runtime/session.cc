@@ -122,14 +122,18 @@ Result<std::unique_ptr<Session>> Session::open(std::shared_ptr<const Model> mode
   VOLVELLE_ASSIGN_OR_RETURN(
       state->cache, KvCache::make(stack, options.cache, state->options.context,
                                   state->options.chunk, options.first_position, options.lanes));
+  if (model->packed_in() == PackedIn::kFile) {
+    state->packed.use_file(packed_path(model->path()), Model::linears_of(stack));
+  }
   VOLVELLE_RETURN_IF_ERROR(state->reserve());
   if (stack.head_projection) {
     VOLVELLE_ASSIGN_OR_RETURN(state->head_projection,
                               LinearOperator::make(*model, *stack.head_projection, state->packed));
   }
   VOLVELLE_ASSIGN_OR_RETURN(state->head, LinearOperator::make(*model, stack.head, state->packed));
-  if (stack.embedding != stack.head.weight)
+  if (stack.embedding != stack.head.weight && !state->packed.found())
     VOLVELLE_RETURN_IF_ERROR(model->verify_contents(*stack.embedding));
+  VOLVELLE_RETURN_IF_ERROR(state->packed.finish());
   return std::unique_ptr<Session>(new Session(std::move(state)));
 }
 
@@ -352,6 +356,16 @@ Result<void> Session::read_source(std::span<const float> x, size_t rows) {
   return {};
 }
 
+// A cache that wraps around holds a chunk more than its window, so that nothing which the next token
+// sees was overwritten by those taken back. Where dials depend on the length, `length` stays until
+// the next call finds that it has changed.
+void Session::take_back(std::span<const int32_t> tokens) {
+  state_->tokens -= tokens.size();
+  if (const AdditiveTable* additive = state_->stack().additive) {
+    state_->padding[0] -= static_cast<size_t>(std::ranges::count(tokens, additive->padding));
+  }
+}
+
 void Session::clear() {
   state_->tokens = 0;
   std::ranges::fill(state_->padding, 0);
@@ -361,6 +375,7 @@ void Session::clear() {
 
 size_t Session::tokens() const { return state_->tokens; }
 size_t Session::context() const { return state_->options.context; }
+size_t Session::chunk() const { return state_->options.chunk; }
 size_t Session::cache_bytes() const { return state_->cache.bytes(); }
 size_t Session::scratch_bytes() const {
   return state_->scratch.bytes().size() + state_->blocks->bytes();

@@ -58,11 +58,15 @@ class Session {
   // Forgets every token, and lets the decoder attend to x [rows, encoder's width] from now on.
   Result<void> read_source(std::span<const float> x, size_t rows);
 
+  // Forgets `tokens`, which are the last that were fed, in one call of at most a chunk.
+  void take_back(std::span<const int32_t> tokens);
+
   // Forgets every token.
   void clear();
 
   size_t tokens() const;       // fed so far
   size_t context() const;      // that fit
+  size_t chunk() const;        // that go through the model at a time
   size_t cache_bytes() const;  // reserved for keys and values
   size_t scratch_bytes()
       const;  // everything else that the session holds, packed weights not counted

@@ -230,7 +230,8 @@ ordered_json to_json(const Measure& result) {
 
 Result<> bench(const BenchOptions& options) {
   const double start = monotonic_seconds();
-  VOLVELLE_ASSIGN_OR_RETURN(const std::shared_ptr<const Model> model, open_model(options.model));
+  VOLVELLE_ASSIGN_OR_RETURN(const std::shared_ptr<const Model> model,
+                            open_model(options.model, options.compute));
   const bool encodes = model->encoder() != nullptr;
   if (encodes && model->generates()) {
     return fail("{}: is an encoder-decoder, and bench measures encoders and decoders alone",

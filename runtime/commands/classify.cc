@@ -56,7 +56,8 @@ Result<std::vector<float>> compute(const std::shared_ptr<const Model>& model, co
 }
 
 Result<> fill(const Options& options) {
-  VOLVELLE_ASSIGN_OR_RETURN(const std::shared_ptr<const Model> model, open_encoder(options.model));
+  VOLVELLE_ASSIGN_OR_RETURN(const std::shared_ptr<const Model> model,
+                            open_encoder(options.model, options.compute));
   const Task* task = model->encoder()->task(TaskKind::kFill);
   if (task == nullptr) {
     return fail("{}: has no head that fills gaps; convert a checkpoint for masked language models",
@@ -118,7 +119,8 @@ void print_choices(const nlohmann::ordered_json& choices) {
 }
 
 Result<> classify(const Options& options) {
-  VOLVELLE_ASSIGN_OR_RETURN(const std::shared_ptr<const Model> model, open_encoder(options.model));
+  VOLVELLE_ASSIGN_OR_RETURN(const std::shared_ptr<const Model> model,
+                            open_encoder(options.model, options.compute));
   const Task* task = model->encoder()->task(TaskKind::kClassify);
   const bool tags = task == nullptr;
   if (tags) task = model->encoder()->task(TaskKind::kTag);
@@ -186,6 +188,7 @@ void add_fill_command(Program& program) {
       ->type_name("N");
   command.add_flag("--json", options->json, "Print JSON: a list for each gap");
   add_thread_options(command, options->compute);
+  add_packing_option(command, options->compute);
 }
 
 void add_classify_command(Program& program) {
@@ -203,6 +206,7 @@ void add_classify_command(Program& program) {
   add_sentence_options(command, options->input, /*many=*/false);
   command.add_flag("--json", options->json, "Print JSON");
   add_thread_options(command, options->compute);
+  add_packing_option(command, options->compute);
 }
 
 }  // namespace volvelle

@@ -27,8 +27,22 @@ void add_thread_options(CLI::App& command, ComputeOptions& options) {
       ->type_name("LIST");
 }
 
+void add_packing_option(CLI::App& command, ComputeOptions& options) {
+  command
+      .add_option_function<std::string>(
+          "--pack",
+          [&options](const std::string& place) {
+            options.packed_in = place == "file" ? PackedIn::kFile : PackedIn::kMemory;
+          },
+          "Where the weights lie in the form that is computed with: in a file beside the model, "
+          "which later starts read (M.vvlpack), or in memory, packed at every start (default file)")
+      ->check(CLI::IsMember({"file", "memory"}).description(""))
+      ->type_name("PLACE");
+}
+
 void add_compute_options(CLI::App& command, ComputeOptions& options) {
   add_thread_options(command, options);
+  add_packing_option(command, options);
   const std::map<std::string, CacheType> kinds = {
       {"f32", CacheType::kF32}, {"f16", CacheType::kF16}, {"q8", CacheType::kQ8}};
   command
@@ -56,8 +70,9 @@ void add_model_option(CLI::App& command, std::string& path) {
   command.add_option("model", path, "The model")->required()->type_name("M.vvl");
 }
 
-Result<std::shared_ptr<const Model>> open_model(const std::string& path) {
-  auto model = Model::load(path);
+Result<std::shared_ptr<const Model>> open_model(const std::string& path,
+                                                const ComputeOptions& options) {
+  auto model = Model::load(path, options.packed_in);
   if (model && !(*model)->damage().empty()) {
     print_notice("{}: this is generation {} of the file; the newer one is damaged: {}", path,
                  (*model)->file_generation(), (*model)->damage());
@@ -65,8 +80,9 @@ Result<std::shared_ptr<const Model>> open_model(const std::string& path) {
   return model;
 }
 
-Result<std::shared_ptr<const Model>> open_decoder(const std::string& path) {
-  VOLVELLE_ASSIGN_OR_RETURN(std::shared_ptr<const Model> model, open_model(path));
+Result<std::shared_ptr<const Model>> open_decoder(const std::string& path,
+                                                  const ComputeOptions& options) {
+  VOLVELLE_ASSIGN_OR_RETURN(std::shared_ptr<const Model> model, open_model(path, options));
   if (model->encoder() == nullptr) return model;
   if (model->generates()) {
     return fail("{}: is an encoder-decoder; `volvelle translate` runs it", path);

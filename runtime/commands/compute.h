@@ -19,12 +19,16 @@ struct ComputeOptions {
   size_t threads = 0;     // 0: one for each core worth computing on
   std::vector<int> cpus;  // empty: wherever the system puts the threads
   size_t context = 0;     // 0: what the command needs
+  PackedIn packed_in = PackedIn::kFile;
 };
 
 // -t/--threads and --cpus.
 void add_thread_options(CLI::App& command, ComputeOptions& options);
 
-// Those, --kv and --context.
+// --pack.
+void add_packing_option(CLI::App& command, ComputeOptions& options);
+
+// All those, --kv and --context.
 void add_compute_options(CLI::App& command, ComputeOptions& options);
 
 // --chunk and --first-position of commands that feed a prompt.
@@ -34,10 +38,12 @@ void add_feeding_options(CLI::App& command, size_t& chunk, size_t& first_positio
 void add_model_option(CLI::App& command, std::string& path);
 
 // Loads a model; a notice tells of a newer generation of the file that is damaged.
-Result<std::shared_ptr<const Model>> open_model(const std::string& path);
+Result<std::shared_ptr<const Model>> open_model(const std::string& path,
+                                                const ComputeOptions& options);
 
 // The same for commands that continue a text: a decoder alone.
-Result<std::shared_ptr<const Model>> open_decoder(const std::string& path);
+Result<std::shared_ptr<const Model>> open_decoder(const std::string& path,
+                                                  const ComputeOptions& options);
 
 Result<ThreadPool> make_pool(const ComputeOptions& options);
 

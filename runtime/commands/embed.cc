@@ -123,7 +123,8 @@ Result<std::string> prompt_of(const Task& task, const EmbedOptions& options) {
 }
 
 Result<> embed(const EmbedOptions& options) {
-  VOLVELLE_ASSIGN_OR_RETURN(const std::shared_ptr<const Model> model, open_encoder(options.model));
+  VOLVELLE_ASSIGN_OR_RETURN(const std::shared_ptr<const Model> model,
+                            open_encoder(options.model, options.compute));
   Task task = embedding_task(*model);
   static const std::map<std::string, Pooling> kPoolings = {{"none", Pooling::kNone},
                                                            {"mean", Pooling::kMean},
@@ -193,6 +194,7 @@ void add_embed_command(Program& program) {
                   "The .npy file to write instead of JSON lines; - is standard output")
       ->type_name("OUT.npy");
   add_thread_options(command, o.compute);
+  add_packing_option(command, o.compute);
 }
 
 }  // namespace volvelle

@@ -559,7 +559,8 @@ void print_table(const ordered_json& json) {
 }
 
 Result<> inspect(const InspectOptions& options) {
-  VOLVELLE_ASSIGN_OR_RETURN(const std::shared_ptr<const Model> model, open_model(options.model));
+  VOLVELLE_ASSIGN_OR_RETURN(const std::shared_ptr<const Model> model,
+                            open_model(options.model, {}));
   if (options.verify) {
     Progress progress("verifying", model->file_bytes());
     for (const Tensor& tensor : model->tensors()) {

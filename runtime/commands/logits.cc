@@ -52,7 +52,8 @@ Result<> write_decoder_logits(const LogitsOptions& options,
 }
 
 Result<> write_logits(const LogitsOptions& options) {
-  VOLVELLE_ASSIGN_OR_RETURN(const std::shared_ptr<const Model> model, open_model(options.model));
+  VOLVELLE_ASSIGN_OR_RETURN(const std::shared_ptr<const Model> model,
+                            open_model(options.model, options.compute));
   std::vector<int32_t> tokens;
   if (options.text.has_value()) {
     if (model->tokenizer() == nullptr) {

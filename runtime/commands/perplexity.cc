@@ -171,7 +171,8 @@ class Evaluation {
 };
 
 Result<> measure(const PerplexityOptions& options) {
-  VOLVELLE_ASSIGN_OR_RETURN(const std::shared_ptr<const Model> model, open_decoder(options.model));
+  VOLVELLE_ASSIGN_OR_RETURN(const std::shared_ptr<const Model> model,
+                            open_decoder(options.model, options.compute));
   if (model->tokenizer() == nullptr) {
     return fail(
         "{}: the file has no tokenizer for a text; convert again from a source that has one",
@@ -200,7 +201,7 @@ Result<> measure(const PerplexityOptions& options) {
   std::unique_ptr<Session> reference;
   if (!options.against.empty()) {
     VOLVELLE_ASSIGN_OR_RETURN(const std::shared_ptr<const Model> other,
-                              open_decoder(options.against));
+                              open_decoder(options.against, options.compute));
     if (other->vocabulary() != model->vocabulary()) {
       return fail(
           "{}: a vocabulary of {} cannot be compared with the {} of {}; give a file of the same "

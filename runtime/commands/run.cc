@@ -12,6 +12,7 @@
 #include "runtime/commands/machine_limits.h"
 #include "runtime/commands/runtime_commands.h"
 #include "runtime/commands/stop_text.h"
+#include "runtime/prompt_lookup.h"
 #include "runtime/sampler.h"
 
 namespace volvelle {
@@ -27,7 +28,7 @@ struct RunOptions {
   std::optional<float> temperature, top_p, min_p;
   std::optional<size_t> top_k;
   std::vector<std::string> stop;
-  bool ignore_eos = false, ids = false, stats = false;
+  bool ignore_eos = false, ids = false, stats = false, speculate = true;
   ComputeOptions compute;
 };
 
@@ -65,19 +66,32 @@ class Writer {
   bool first_ = true;
 };
 
+// What became of the tokens after the first.
+struct Decoding {
+  size_t tokens = 0;
+  double seconds = 0;
+  double bytes = 0;  // of weights and cache that it read
+  size_t drafted = 0, accepted = 0;
+};
+
 void print_stats(const Session& session, const Model& model, const ThreadPool& pool, size_t prompt,
-                 double prompt_seconds, size_t decoded, double decode_seconds, double bytes) {
+                 double prompt_seconds, const Decoding& decoding) {
   std::string text = std::format("prefill  {} tokens in {:.3f} s: {:.1f} tokens/s\n", prompt,
                                  prompt_seconds, static_cast<double>(prompt) / prompt_seconds);
   const auto memory = memory_use();  // before bandwidth is measured, which takes some of its own
-  if (decoded > 0) {
-    const double read = bytes / decode_seconds;
+  if (decoding.tokens > 0) {
+    const double read = decoding.bytes / decoding.seconds;
     const double limit = measure_read_bandwidth(pool);
     text += std::format(
         "decode   {} tokens in {:.3f} s: {:.1f} tokens/s, {:.1f} GB/s of weights and cache, {:.0f} "
         "% of the {:.1f} GB/s that memory gives to {} thread{}\n",
-        decoded, decode_seconds, static_cast<double>(decoded) / decode_seconds, read / 1e9,
+        decoding.tokens, decoding.seconds, static_cast<double>(decoding.tokens) / decoding.seconds,
+        read / 1e9,
         100 * read / limit, limit / 1e9, pool.threads(), pool.threads() == 1 ? "" : "s");
+  }
+  if (decoding.drafted > 0) {
+    text += std::format("drafts   {} of {} tokens were right\n", decoding.accepted,
+                        decoding.drafted);
   }
   text += std::format("memory   {} of cache, {} of packed weights, file of {}{}\n",
                       format_bytes(session.cache_bytes()), format_bytes(session.packed_bytes()),
@@ -96,7 +110,8 @@ Result<> run(const RunOptions& options) {
   sampling.top_p = options.top_p.value_or(1);
   sampling.min_p = options.min_p.value_or(0);
   VOLVELLE_RETURN_IF_ERROR(check(sampling));
-  VOLVELLE_ASSIGN_OR_RETURN(const std::shared_ptr<const Model> model, open_decoder(options.model));
+  VOLVELLE_ASSIGN_OR_RETURN(const std::shared_ptr<const Model> model,
+                            open_decoder(options.model, options.compute));
   const Tokenizer* tokenizer = model->tokenizer();
 
   std::vector<int32_t> tokens;
@@ -142,21 +157,50 @@ Result<> run(const RunOptions& options) {
   Sampler sampler(sampling, model->vocabulary());
   Writer writer(options.ids ? nullptr : tokenizer, options.stop);
   tokens.reserve(std::min(prompt + options.new_tokens, session->context() + 1));
-  double bytes = 0;  // that decoding read
-  size_t decoded = 0;
-  bool full = false;
-  for (size_t i = 0; i < options.new_tokens; ++i) {
-    const int32_t token = sampler.sample(logits, tokens);
+  bool more = options.new_tokens > 0;
+  // Draws the token that follows the last.
+  const auto write_next = [&](std::span<const float> following) {
+    const int32_t token = sampler.sample(following, tokens);
     tokens.push_back(token);
     const bool ends = !options.ignore_eos && std::ranges::contains(eos, token);
-    if (!writer.write(token) || ends || interrupted() || i + 1 == options.new_tokens) break;
-    if ((full = session->tokens() == session->context())) break;
-    bytes +=
+    more = writer.write(token) && !ends && !interrupted() &&
+           tokens.size() < prompt + options.new_tokens;
+  };
+  if (more) write_next(logits);
+  const size_t first_decoded = tokens.size();
+  PromptLookup lookup;
+  Decoding decoding;
+  std::vector<int32_t> fed;
+  bool full = false;
+  while (more && !(full = session->tokens() == session->context())) {
+    // The last token, which is not fed yet, and what may follow it. Each is right if it is what
+    // would have been drawn without it.
+    fed.assign(1, tokens.back());
+    if (options.speculate) {
+      const size_t most = std::min({session->context() - session->tokens(), session->chunk(),
+                                    prompt + options.new_tokens - tokens.size()});
+      const std::span<const int32_t> draft = lookup.draft(tokens, most - 1);
+      fed.insert(fed.end(), draft.begin(), draft.end());
+    }
+    const size_t drafted = fed.size() - 1, before = tokens.size();
+    decoding.bytes +=
         static_cast<double>(model->weight_bytes_per_token() + session->cache_bytes_per_token());
-    VOLVELLE_ASSIGN_OR_RETURN(logits, session->feed({&tokens.back(), 1}));
-    ++decoded;
+    bool right = true;
+    VOLVELLE_RETURN_IF_ERROR(session->feed_all(
+        fed, [&](size_t first, size_t rows, std::span<const float> following) -> Result<> {
+          for (size_t row = first; row < first + rows && right && more; ++row) {
+            write_next(following.subspan((row - first) * model->vocabulary(), model->vocabulary()));
+            right = row < drafted && tokens.back() == fed[row + 1];
+          }
+          return {};
+        }));
+    const size_t written = tokens.size() - before;  // the last of which is not fed yet
+    if (written < fed.size()) session->take_back(std::span(fed).subspan(written));
+    if (drafted > 0) lookup.judge(drafted, written - 1);
+    decoding.drafted += drafted, decoding.accepted += written - 1;
   }
-  const double end = monotonic_seconds();
+  decoding.tokens = tokens.size() - first_decoded;
+  decoding.seconds = monotonic_seconds() - prefilled;
   writer.finish();
   if (full) {
     print_notice("the context of {} tokens is full; {}", session->context(),
@@ -165,7 +209,7 @@ Result<> run(const RunOptions& options) {
                      : remedy_for_length(model->decoder()));
   }
   if (options.stats) {
-    print_stats(*session, *model, pool, prompt, prefilled - start, decoded, end - prefilled, bytes);
+    print_stats(*session, *model, pool, prompt, prefilled - start, decoding);
   }
   return {};
 }
@@ -221,6 +265,9 @@ void add_run_command(Program& program) {
       ->type_name("TEXT");
   command.add_flag("--ignore-eos", o.ignore_eos, "Go on after the model's end token");
   command.add_flag("--ids", o.ids, "Write the new token ids, on one line, instead of text");
+  command.add_flag("--speculate,!--no-speculate", o.speculate,
+                   "Guess tokens from what was said before and check several at once: the same "
+                   "text, sooner (default)");
   command.add_flag("--stats", o.stats, "Write speed and memory to standard error afterwards");
   add_feeding_options(command, o.chunk, o.first_position);
   add_compute_options(command, o.compute);

@@ -196,8 +196,9 @@ Result<Sentences> read_sentences(const Model& model, const SentenceOptions& opti
   return sentences;
 }
 
-Result<std::shared_ptr<const Model>> open_encoder(const std::string& path) {
-  VOLVELLE_ASSIGN_OR_RETURN(std::shared_ptr<const Model> model, open_model(path));
+Result<std::shared_ptr<const Model>> open_encoder(const std::string& path,
+                                                  const ComputeOptions& options) {
+  VOLVELLE_ASSIGN_OR_RETURN(std::shared_ptr<const Model> model, open_model(path, options));
   if (model->encoder() != nullptr) return model;
   return fail("{}: has no encoder; `volvelle run` continues a text with it", path);
 }

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/commands/compute.h"
 #include "runtime/commands/program.h"
 #include "runtime/encoder.h"
 #include "runtime/model.h"
@@ -54,7 +55,8 @@ Task embedding_task(const Model& model);
 inline constexpr size_t kEncoderChunk = 256;
 
 // The model at `path`, which must have an encoder and a task of this kind.
-Result<std::shared_ptr<const Model>> open_encoder(const std::string& path);
+Result<std::shared_ptr<const Model>> open_encoder(const std::string& path,
+                                                  const ComputeOptions& options);
 
 }  // namespace volvelle
 

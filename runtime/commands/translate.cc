@@ -58,7 +58,8 @@ Result<Generation> settings_of(const Model& model, const TranslateOptions& optio
 }
 
 Result<> translate(const TranslateOptions& options) {
-  VOLVELLE_ASSIGN_OR_RETURN(const std::shared_ptr<const Model> model, open_encoder(options.model));
+  VOLVELLE_ASSIGN_OR_RETURN(const std::shared_ptr<const Model> model,
+                            open_encoder(options.model, options.compute));
   if (!model->generates()) {
     return fail("{}: is an encoder without a decoder; `volvelle embed` makes vectors with it",
                 options.model);
@@ -136,6 +137,7 @@ void add_translate_command(Program& program) {
   command.add_flag("--ids", o.ids, "Print the new ids on one line");
   command.add_flag("--json", o.json, "Print ids, text and, of several beams, the score as JSON");
   add_thread_options(command, o.compute);
+  add_packing_option(command, o.compute);
 }
 
 }  // namespace volvelle
