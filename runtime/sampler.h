@@ -39,11 +39,14 @@ class Sampler {
   struct Candidate {
     float logit;
     int32_t token;
+    double weight;  // relative to the likeliest: exp of logit differences
   };
+  std::span<const float> penalize(std::span<const float> logits, std::span<const int32_t> seen);
+
   SamplerOptions options_;
   std::mt19937_64 random_;
   std::vector<Candidate> candidates_;
-  std::vector<double> weights_;  // relative to the likeliest: exp of logit differences
+  std::vector<float> penalized_;
 };
 
 }  // namespace volvelle

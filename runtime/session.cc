@@ -356,9 +356,9 @@ Result<void> Session::read_source(std::span<const float> x, size_t rows) {
   return {};
 }
 
-// A cache that wraps around holds a chunk more than its window, so that nothing which the next token
-// sees was overwritten by those taken back. Where dials depend on the length, `length` stays until
-// the next call finds that it has changed.
+// A cache that wraps around holds a chunk more than its window, so that nothing which the next
+// token sees was overwritten by those taken back. Where dials depend on the length, `length` stays
+// until the next call finds that it has changed.
 void Session::take_back(std::span<const int32_t> tokens) {
   state_->tokens -= tokens.size();
   if (const AdditiveTable* additive = state_->stack().additive) {
@@ -373,6 +373,7 @@ void Session::clear() {
   state_->history.clear();
 }
 
+bool Session::length_matters() const { return state_->blocks->has_switch(); }
 size_t Session::tokens() const { return state_->tokens; }
 size_t Session::context() const { return state_->options.context; }
 size_t Session::chunk() const { return state_->options.chunk; }

@@ -61,6 +61,10 @@ class Session {
   // Forgets `tokens`, which are the last that were fed, in one call of at most a chunk.
   void take_back(std::span<const int32_t> tokens);
 
+  // Whether tokens that are fed together may make the sequence so much longer that the first ones'
+  // logits are others than alone.
+  bool length_matters() const;
+
   // Forgets every token.
   void clear();
 

@@ -86,12 +86,12 @@ void print_stats(const Session& session, const Model& model, const ThreadPool& p
         "decode   {} tokens in {:.3f} s: {:.1f} tokens/s, {:.1f} GB/s of weights and cache, {:.0f} "
         "% of the {:.1f} GB/s that memory gives to {} thread{}\n",
         decoding.tokens, decoding.seconds, static_cast<double>(decoding.tokens) / decoding.seconds,
-        read / 1e9,
-        100 * read / limit, limit / 1e9, pool.threads(), pool.threads() == 1 ? "" : "s");
+        read / 1e9, 100 * read / limit, limit / 1e9, pool.threads(),
+        pool.threads() == 1 ? "" : "s");
   }
   if (decoding.drafted > 0) {
-    text += std::format("drafts   {} of {} tokens were right\n", decoding.accepted,
-                        decoding.drafted);
+    text +=
+        std::format("drafts   {} of {} tokens were right\n", decoding.accepted, decoding.drafted);
   }
   text += std::format("memory   {} of cache, {} of packed weights, file of {}{}\n",
                       format_bytes(session.cache_bytes()), format_bytes(session.packed_bytes()),
@@ -176,7 +176,7 @@ Result<> run(const RunOptions& options) {
     // The last token, which is not fed yet, and what may follow it. Each is right if it is what
     // would have been drawn without it.
     fed.assign(1, tokens.back());
-    if (options.speculate) {
+    if (options.speculate && !session->length_matters()) {
       const size_t most = std::min({session->context() - session->tokens(), session->chunk(),
                                     prompt + options.new_tokens - tokens.size()});
       const std::span<const int32_t> draft = lookup.draft(tokens, most - 1);

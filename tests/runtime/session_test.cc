@@ -120,5 +120,46 @@ TEST_CASE("a context or a first position past the model's is refused before anyt
   }
 }
 
+// Wrong guesses of several lengths, with caches that wrap around, and padding, which moves what
+// follows it. Where the length matters nobody may guess.
+TEST_CASE("tokens that are taken back leave no trace") {
+  ThreadPool pool = *ThreadPool::make(1);
+  for (const std::string name :
+       {"llama_grouped_heads", "mistral_sliding_window", "opt", "gemma2", "bloom"}) {
+    for (const CacheType cache : {CacheType::kF32, CacheType::kF16, CacheType::kQ8}) {
+      CAPTURE(name);
+      const auto model = model_of(name, "q8");
+      const auto guessing =
+          *Session::open(model, pool, {.cache = cache, .context = 48, .chunk = 8});
+      const auto plain = *Session::open(model, pool, {.cache = cache, .context = 48, .chunk = 8});
+      CHECK_FALSE(guessing->length_matters());
+      std::vector<int32_t> text = {4, 2, 7};
+      copy(guessing->feed(text));
+      copy(plain->feed(text));
+      for (int32_t turn = 0; turn < 30; ++turn) {
+        const std::vector<int32_t> next = {5 + turn};
+        const std::vector<float> expected = copy(plain->feed(next));
+        const size_t wrong = static_cast<size_t>(turn) % 8;
+        std::vector<int32_t> guess = next;
+        for (size_t i = 0; i < wrong; ++i) guess.push_back(static_cast<int32_t>(1 + i));
+        std::vector<float> logits;
+        REQUIRE(guessing->feed_all(guess, [&](size_t first, size_t, std::span<const float> rows) {
+          if (first == 0) logits.assign(rows.begin(), rows.begin() + expected.size());
+          return Result<void>();
+        }));
+        CHECK(logits == expected);
+        guessing->take_back(std::span(guess).subspan(1));
+        CHECK(guessing->tokens() == plain->tokens());
+      }
+    }
+  }
+}
+
+TEST_CASE("the length matters where dials change with it") {
+  ThreadPool pool = *ThreadPool::make(1);
+  CHECK((*Session::open(model_of("phi3_longrope"), pool, {}))->length_matters());
+  CHECK_FALSE((*Session::open(model_of("llama_yarn"), pool, {}))->length_matters());
+}
+
 }  // namespace
 }  // namespace volvelle
