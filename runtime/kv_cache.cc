@@ -58,7 +58,12 @@ Result<KvCache> KvCache::make(const Stack& stack, CacheType type, size_t context
            layout.add(rows, scale_bytes(type), offsets[i].value_scales);
   }
   Result<AlignedBuffer> buffer = std::unexpected(Error{});
-  if (fits) buffer = AlignedBuffer::make(layout.end());
+  // Reading a long context takes a quarter longer from ordinary pages; a short one is to take the
+  // memory it fills.
+  constexpr size_t kLongBytes = size_t{32} << 20;
+  const auto pages =
+      layout.end() < kLongBytes ? AlignedBuffer::Pages::kOrdinary : AlignedBuffer::Pages::kHuge;
+  if (fits) buffer = AlignedBuffer::make(layout.end(), pages);
   if (!buffer) {
     return fail(
         "a cache of {} tokens does not fit in memory; ask for fewer with --context, or for a "
