@@ -19,7 +19,10 @@ Ran run_program(const std::vector<std::string>& arguments, const Circumstances& 
   const std::string in = folder.write("in", input);
   const std::string out = out_path != nullptr ? out_path : folder.write("out", "");
   const std::string err = folder.write("err", "");
-  std::vector<char*> argv = {const_cast<char*>(VOLVELLE_PROGRAM)};
+  std::vector<char*> argv;
+  for (const char* word : {VOLVELLE_EMULATOR, VOLVELLE_PROGRAM}) {
+    if (*word != 0) argv.push_back(const_cast<char*>(word));
+  }
   for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
   argv.push_back(nullptr);
 
@@ -29,7 +32,7 @@ Ran run_program(const std::vector<std::string>& arguments, const Circumstances& 
     const int in_file = open(in.c_str(), O_RDONLY), out_file = open(out.c_str(), O_WRONLY);
     const int err_file = open(err.c_str(), O_WRONLY);
     if (dup2(in_file, 0) < 0 || dup2(out_file, 1) < 0 || dup2(err_file, 2) < 0) _exit(126);
-    execv(VOLVELLE_PROGRAM, argv.data());
+    execvp(argv[0], argv.data());
     _exit(127);
   }
   if (interrupt_after > 0) {
