@@ -11,14 +11,16 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <numeric>
 
 #include "hwy/highway.h"
 #include "kernels/attention.h"
 #include "kernels/dot-inl.h"
+#include "kernels/target.h"
 #include "kernels/vectors-inl.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace volvelle::HWY_NAMESPACE {
+namespace volvelle::VOLVELLE_TARGET {
 namespace hn = hwy::HWY_NAMESPACE;
 
 constexpr size_t kTile = kCacheTile;
@@ -142,7 +144,7 @@ HWY_INLINE void prefetch_next(const void* bytes, size_t elements) {
 // Codes of a few query rows, whose logits are scale * query . key * key's scale.
 struct QueryCodes {
   const int8_t* codes;    // [rows, elements]
-  const int32_t* starts;  // [rows], -kKeyOffset * the sum of a row's codes
+  const int32_t* starts;  // [rows], -kLoadedKeyOffset * the sum of a row's codes
   const float* scales;    // [rows]
 };
 
@@ -155,7 +157,6 @@ HWY_INLINE void multiply_keys(const QueryCodes& queries, size_t elements,
                               float* HWY_RESTRICT logits) {
   const Floats d;
   const Sums ds;
-  const Unsigned du;
   const size_t n = hn::Lanes(d);
   for (size_t s = low / (2 * n) * (2 * n); s < high; s += 2 * n) {
     const uint8_t* const a_keys = keys + q8_key_index(s, 0, elements);
@@ -168,10 +169,10 @@ HWY_INLINE void multiply_keys(const QueryCodes& queries, size_t elements,
     if constexpr (rows > 3) a3 = b3 = hn::Set(ds, queries.starts[3]);
     HWY_UNROLL(4)
     for (size_t e = 0; e < elements; e += 4) {
-      const auto a = hn::LoadU(du, a_keys + e * kKeyLanes);
-      const auto b = hn::LoadU(du, b_keys + e * kKeyLanes);
-      prefetch_next(a_keys + e * kKeyLanes, elements);
-      prefetch_next(b_keys + e * kKeyLanes, elements);
+      const auto a = load_keys(a_keys + e * kKeyLanes);
+      const auto b = load_keys(b_keys + e * kKeyLanes);
+      if (s % kKeyLanes == 0) prefetch_next(a_keys + e * kKeyLanes, elements);
+      if ((s + n) % kKeyLanes == 0) prefetch_next(b_keys + e * kKeyLanes, elements);
       const auto q0 = broadcast_four(Signed(), codes + e);
       a0 = add_dot(a, q0, a0);
       b0 = add_dot(b, q0, b0);
@@ -205,27 +206,39 @@ HWY_INLINE void multiply_keys(const QueryCodes& queries, size_t elements,
   }
 }
 
+// Codes of a few rows' weights.
+struct WeightCodes {
+  const uint8_t* codes;   // [rows, kTile]
+  const int32_t* starts;  // [rows], -kLoadedValueOffset * the sum of a row's codes
+};
+
 // For `vectors` vectors of elements from `e` on: joins to sums[r] the sum of codes[r * kTile + s] *
 // values[s] over slots [low, high). Lanes are elements. `values` is the tile's; codes of the other
 // slots that share four bytes with these are 0.
 template <size_t rows, size_t vectors>
-HWY_INLINE void add_values_at(size_t e, const uint8_t* HWY_RESTRICT codes,
+HWY_INLINE void add_values_at(size_t e, const WeightCodes& weights,
                               const int8_t* HWY_RESTRICT values, size_t elements, size_t low,
                               size_t high, const Joins& joins, float* HWY_RESTRICT sums) {
   const Floats d;
-  const Signed di;
   const size_t n = hn::Lanes(d);
   const int8_t* const a_values = values + q8_value_index(0, e, elements);
   const int8_t* const b_values = values + q8_value_index(0, e + n, elements);
-  auto a0 = hn::Zero(Sums()), b0 = a0;
+  const uint8_t* const codes = weights.codes;
+  const int32_t* const starts = weights.starts;
+  auto a0 = hn::Set(Sums(), starts[0]), b0 = a0;
   [[maybe_unused]] auto a1 = a0, b1 = a0, a2 = a0, b2 = a0, a3 = a0, b3 = a0;
+  if constexpr (rows > 1) a1 = b1 = hn::Set(Sums(), starts[1]);
+  if constexpr (rows > 2) a2 = b2 = hn::Set(Sums(), starts[2]);
+  if constexpr (rows > 3) a3 = b3 = hn::Set(Sums(), starts[3]);
   HWY_UNROLL(4)
   for (size_t s = low / 4 * 4; s < high; s += 4) {
-    const auto a = hn::LoadU(di, a_values + s * kValueLanes);
+    const auto a = load_values(a_values + s * kValueLanes);
     auto b = a;
-    if constexpr (vectors > 1) b = hn::LoadU(di, b_values + s * kValueLanes);
-    prefetch_next(a_values + s * kValueLanes, elements);
-    if constexpr (vectors > 1) prefetch_next(b_values + s * kValueLanes, elements);
+    if constexpr (vectors > 1) b = load_values(b_values + s * kValueLanes);
+    if (e % kValueLanes == 0) prefetch_next(a_values + s * kValueLanes, elements);
+    if (vectors > 1 && (e + n) % kValueLanes == 0) {
+      prefetch_next(b_values + s * kValueLanes, elements);
+    }
     const auto w0 = broadcast_four(Unsigned(), codes + s);
     a0 = add_dot(w0, a, a0);
     if constexpr (vectors > 1) b0 = add_dot(w0, b, b0);
@@ -255,9 +268,9 @@ HWY_INLINE void add_values_at(size_t e, const uint8_t* HWY_RESTRICT codes,
 }
 
 // Joins to sums[r] the sum of weights[r * kTile + s] * values[s] over slots [low, high).
-template <size_t rows, typename W, typename T>
-HWY_INLINE void add_values(const W* weights, const T* values, size_t elements, size_t low,
-                           size_t high, const Joins& joins, float* sums) {
+template <size_t rows, typename Weights, typename T>
+HWY_INLINE void add_all_values(const Weights& weights, const T* values, size_t elements, size_t low,
+                               size_t high, const Joins& joins, float* sums) {
   const size_t n = hn::Lanes(Floats());
   size_t e = 0;
   for (; e + 2 * n <= elements; e += 2 * n) {
@@ -266,7 +279,26 @@ HWY_INLINE void add_values(const W* weights, const T* values, size_t elements, s
   if (e < elements) add_values_at<rows, 1>(e, weights, values, elements, low, high, joins, sums);
 }
 
-}  // namespace volvelle::HWY_NAMESPACE
+template <size_t rows, typename T>
+HWY_INLINE void add_values(const float* weights, const T* values, size_t elements, size_t low,
+                           size_t high, const Joins& joins, float* sums) {
+  add_all_values<rows>(weights, values, elements, low, high, joins, sums);
+}
+
+template <size_t rows>
+HWY_INLINE void add_values(const uint8_t* codes, const int8_t* values, size_t elements, size_t low,
+                           size_t high, const Joins& joins, float* sums) {
+  int32_t starts[rows] = {};
+  if constexpr (kLoadedValueOffset != 0) {
+    for (size_t r = 0; r < rows; ++r) {
+      const uint8_t* const row = codes + r * kTile;
+      starts[r] = -kLoadedValueOffset * std::accumulate(row + low / 4 * 4, row + high, int32_t{0});
+    }
+  }
+  add_all_values<rows>(WeightCodes{codes, starts}, values, elements, low, high, joins, sums);
+}
+
+}  // namespace volvelle::VOLVELLE_TARGET
 HWY_AFTER_NAMESPACE();
 
 #endif  // toggled include guard
