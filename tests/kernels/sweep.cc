@@ -39,6 +39,11 @@ std::mt19937& random_engine() {
   return engine;
 }
 
+bool leave_out() {
+  static const bool brief = std::getenv("VOLVELLE_BRIEF") != nullptr;
+  return brief && random_below(8) != 0;
+}
+
 size_t random_below(size_t end) {
   return std::uniform_int_distribution<size_t>(0, end - 1)(random_engine());
 }

@@ -20,6 +20,10 @@ inline constexpr double kRounding = 0x1p-24;
 // Arm with and without the dot product.
 void for_each_target(const std::function<void()>& body);
 
+// Whether a sweep is to leave its next case out: seven of eight where VOLVELLE_BRIEF is set, none
+// elsewhere. Emulated processors are a hundred times slower.
+bool leave_out();
+
 // Random numbers from a seed that is printed at first use; VOLVELLE_SEED in the environment repeats
 // a run.
 std::mt19937& random_engine();
