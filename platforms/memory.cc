@@ -88,7 +88,7 @@ std::optional<MemoryLeft> memory_left(const std::string& root) {
   rlimit space;
   if (::getrlimit(RLIMIT_AS, &space) == 0 && space.rlim_cur != RLIM_INFINITY) {
     const auto text = read_system_text(root + "/proc/self/status");
-    if (text) consider(space.rlim_cur, kilobytes(*text, "VmSize").value_or(0), "ulimit -v");
+    if (text) consider(space.rlim_cur, kilobytes(*text, "VmSize").value_or(0), kAddressSpace);
   }
   return least;
 }

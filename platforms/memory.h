@@ -28,7 +28,8 @@ struct MemoryUse {
 std::optional<MemoryUse> memory_use(const std::string& root = "");
 
 // How much more memory this process can take, and what limits it, in words: "this machine", "its
-// container", "ulimit -v".
+// container", or kAddressSpace.
+inline constexpr std::string_view kAddressSpace = "ulimit -v";
 struct MemoryLeft {
   uint64_t bytes = 0;
   std::string_view limit;

@@ -3,13 +3,29 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "runtime/model.h"
+
 namespace volvelle {
 namespace {
 
-constexpr size_t kPartBytes = size_t{32} << 20;  // at most one huge page of each is left over
-constexpr size_t kAlignment = 64;                // what XNNPACK's kernels may load at once
+constexpr size_t kAlignment = 64;  // what XNNPACK's kernels may load at once
 
 }  // namespace
+
+// Outputs are padded to whole tiles, of 16 at most; each has its bias, and int8 and int4 ones the
+// sum of their codes, which the activations' zero point multiplies.
+size_t packed_bytes_of(const Tensor& weight) {
+  const size_t outputs = (weight.rows + 15) / 16 * 16, inputs = weight.padded_columns();
+  switch (weight.type) {
+    case TensorType::kF32:
+      return outputs * (inputs + 1) * sizeof(float);
+    case TensorType::kQ8:
+      return outputs * ((inputs + 7) / 8 * 8 + 3 * sizeof(float));
+    case TensorType::kQ4:
+      return outputs * (inputs / 2 + weight.blocks() * sizeof(uint16_t) + 2 * sizeof(float));
+  }
+  return 0;
+}
 
 // The interface speaks of offsets so that a cache can move. This one never does: an offset is the
 // address itself, nothing is ever found, and it counts as finished all the time.

@@ -15,11 +15,19 @@
 
 namespace volvelle {
 
+struct Tensor;
+
+// Bytes that XNNPACK packs a linear's weight into, with a bias; within a per cent.
+size_t packed_bytes_of(const Tensor& weight);
+
 class PackedWeights {
  public:
   PackedWeights();
   PackedWeights(const PackedWeights&) = delete;
   PackedWeights& operator=(const PackedWeights&) = delete;
+
+  // Memory is taken in parts of this size at least, one of which may stay empty but for a byte.
+  static constexpr size_t kPartBytes = size_t{32} << 20;
 
   // What XNNPACK's create functions take. Operators made with it must be deleted before this
   // object.
