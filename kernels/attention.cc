@@ -8,6 +8,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "kernels/dot_product.h"
 #include "kernels/quantize.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -21,7 +22,7 @@
 #include "kernels/vectors-inl.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace volvelle::HWY_NAMESPACE {
+namespace volvelle::VOLVELLE_TARGET {
 
 // What rows have got from the positions they have met so far. A query row is one head of one token;
 // rows lie token by token.
@@ -395,7 +396,8 @@ class Attending {
         std::copy(padded, padded + elements_, spread);
         const float factor = q8_transforms_keys(shape) ? transform(spread, elements_) : 1;
         work_.scales[row] = quantize_q8(spread, elements_, codes) * factor;
-        work_.starts[row] = -kKeyOffset * std::accumulate(codes, codes + elements_, int32_t{0});
+        work_.starts[row] =
+            -kLoadedKeyOffset * std::accumulate(codes, codes + elements_, int32_t{0});
       }
     }
   }
@@ -611,7 +613,7 @@ void attend(const AttentionShape& shape, const CacheView& cache, const Attention
       attending.run(p, end, part);
       merge(part, rows, elements, merged);
     }
-    HWY_NAMESPACE::write_merged(shape, cache.type, chunk, kv_head, first, count, work.merged);
+    VOLVELLE_TARGET::write_merged(shape, cache.type, chunk, kv_head, first, count, work.merged);
   });
 }
 
@@ -627,11 +629,26 @@ void attend_part(const AttentionShape& shape, const CacheView& cache, const Atte
   });
 }
 
-}  // namespace volvelle::HWY_NAMESPACE
+}  // namespace volvelle::VOLVELLE_TARGET
 HWY_AFTER_NAMESPACE();
 
-#if HWY_ONCE
+#if HWY_ONCE && !defined(VOLVELLE_BUILDS_DOT_PRODUCT)
 namespace volvelle {
+
+#if VOLVELLE_HAS_DOT_PRODUCT  // see attention_dot_product.cc
+namespace N_DOT_PRODUCT {
+void attend(const AttentionShape& shape, const CacheView& cache, const AttentionChunk& chunk,
+            size_t kv_head, size_t first, size_t count, float* scratch);
+void attend_part(const AttentionShape& shape, const CacheView& cache, const AttentionChunk& chunk,
+                 size_t kv_head, size_t first, size_t count, size_t part, float* scratch,
+                 float* partial);
+}  // namespace N_DOT_PRODUCT
+#define VOLVELLE_CHOOSE(FUNCTION) \
+  (takes_dot_product() ? &N_DOT_PRODUCT::FUNCTION : HWY_DYNAMIC_POINTER(FUNCTION))
+#else
+#define VOLVELLE_CHOOSE(FUNCTION) HWY_DYNAMIC_POINTER(FUNCTION)
+#endif
+
 namespace {
 
 // A row of floats or halves, element e at rows[start + e * stride], padded with zeros.
@@ -667,14 +684,13 @@ HWY_EXPORT(write_merged);
 
 void attend(const AttentionShape& shape, const CacheView& cache, const AttentionChunk& chunk,
             size_t kv_head, size_t first, size_t count, float* scratch) {
-  HWY_DYNAMIC_DISPATCH(attend)(shape, cache, chunk, kv_head, first, count, scratch);
+  VOLVELLE_CHOOSE(attend)(shape, cache, chunk, kv_head, first, count, scratch);
 }
 
 void attend_part(const AttentionShape& shape, const CacheView& cache, const AttentionChunk& chunk,
                  size_t kv_head, size_t first, size_t count, size_t part, float* scratch,
                  float* partial) {
-  HWY_DYNAMIC_DISPATCH(attend_part)
-  (shape, cache, chunk, kv_head, first, count, part, scratch, partial);
+  VOLVELLE_CHOOSE(attend_part)(shape, cache, chunk, kv_head, first, count, part, scratch, partial);
 }
 
 void merge_parts(const AttentionShape& shape, size_t count, const float* partials, size_t parts,

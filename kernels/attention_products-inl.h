@@ -11,14 +11,16 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <numeric>
 
 #include "hwy/highway.h"
 #include "kernels/attention.h"
 #include "kernels/dot-inl.h"
+#include "kernels/target.h"
 #include "kernels/vectors-inl.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace volvelle::HWY_NAMESPACE {
+namespace volvelle::VOLVELLE_TARGET {
 namespace hn = hwy::HWY_NAMESPACE;
 
 constexpr size_t kTile = kCacheTile;
@@ -132,7 +134,7 @@ HWY_INLINE void add_values_at(size_t e, const float* HWY_RESTRICT weights,
 // Codes of a few query rows, whose logits are scale * query . key * key's scale.
 struct QueryCodes {
   const int8_t* codes;    // [rows, elements]
-  const int32_t* starts;  // [rows], -kKeyOffset * the sum of a row's codes
+  const int32_t* starts;  // [rows], -kLoadedKeyOffset * the sum of a row's codes
   const float* scales;    // [rows]
 };
 
@@ -146,7 +148,6 @@ HWY_INLINE void multiply_keys(const QueryCodes& queries, size_t elements,
                               float* HWY_RESTRICT logits) {
   const Floats d;
   const Sums ds;
-  const Unsigned du;
   const size_t n = hn::Lanes(d);
   for (size_t s = low / n * n; s < high; s += n) {
     const uint8_t* const own_keys = keys + q8_key_index(s, 0, elements);
@@ -157,8 +158,8 @@ HWY_INLINE void multiply_keys(const QueryCodes& queries, size_t elements,
     if constexpr (rows > 3) a3 = hn::Set(ds, queries.starts[3]);
     HWY_UNROLL(4)
     for (size_t e = 0; e < elements; e += 8) {
-      const auto a = hn::LoadU(du, own_keys + e * kKeyLanes);
-      const auto b = hn::LoadU(du, own_keys + (e + 4) * kKeyLanes);
+      const auto a = load_keys(own_keys + e * kKeyLanes);
+      const auto b = load_keys(own_keys + (e + 4) * kKeyLanes);
       const auto add = [&](size_t r, hn::Vec<Sums>& even, hn::Vec<Sums>& odd) HWY_ATTR {
         const int8_t* const codes = queries.codes + r * elements + e;
         even = add_dot(a, broadcast_four(Signed(), codes), even);
@@ -182,22 +183,31 @@ HWY_INLINE void multiply_keys(const QueryCodes& queries, size_t elements,
   }
 }
 
+// Codes of a few rows' weights.
+struct WeightCodes {
+  const uint8_t* codes;   // [rows, kTile]
+  const int32_t* starts;  // [rows], -kLoadedValueOffset * the sum of a row's codes
+};
+
 // For a vector of elements from `e` on: joins to sums[r] the sum of codes[r * kTile + s] *
 // values[s] over slots [low, high). Lanes are elements. `values` is the tile's; codes of the other
 // slots that share four bytes with these are 0.
 template <size_t rows>
-HWY_INLINE void add_values_at(size_t e, const uint8_t* HWY_RESTRICT codes,
+HWY_INLINE void add_values_at(size_t e, const WeightCodes& weights,
                               const int8_t* HWY_RESTRICT values, size_t elements, size_t low,
                               size_t high, const Joins& joins, float* HWY_RESTRICT sums) {
   const Floats d;
-  const Signed di;
   const int8_t* const own_values = values + q8_value_index(0, e, elements);
-  auto a0 = hn::Zero(Sums()), b0 = a0;
-  [[maybe_unused]] auto a1 = a0, b1 = a0, a2 = a0, b2 = a0, a3 = a0, b3 = a0;
+  auto a0 = hn::Set(Sums(), weights.starts[0]), b0 = hn::Zero(Sums());
+  [[maybe_unused]] auto a1 = b0, b1 = b0, a2 = b0, b2 = b0, a3 = b0, b3 = b0;
+  if constexpr (rows > 1) a1 = hn::Set(Sums(), weights.starts[1]);
+  if constexpr (rows > 2) a2 = hn::Set(Sums(), weights.starts[2]);
+  if constexpr (rows > 3) a3 = hn::Set(Sums(), weights.starts[3]);
   const auto add = [&](size_t s, auto& sum0, auto& sum1, auto& sum2, auto& sum3) HWY_ATTR {
-    const auto four = hn::LoadU(di, own_values + s * kValueLanes);
-    const auto code = [&](size_t r)
-                          HWY_ATTR { return broadcast_four(Unsigned(), codes + r * kTile + s); };
+    const auto four = load_values(own_values + s * kValueLanes);
+    const auto code = [&](size_t r) HWY_ATTR {
+      return broadcast_four(Unsigned(), weights.codes + r * kTile + s);
+    };
     sum0 = add_dot(code(0), four, sum0);
     if constexpr (rows > 1) sum1 = add_dot(code(1), four, sum1);
     if constexpr (rows > 2) sum2 = add_dot(code(2), four, sum2);
@@ -221,9 +231,9 @@ HWY_INLINE void add_values_at(size_t e, const uint8_t* HWY_RESTRICT codes,
 }
 
 // Joins to sums[r] the sum of weights[r * kTile + s] * values[s] over slots [low, high).
-template <size_t rows, typename W, typename T>
-HWY_INLINE void add_values(const W* weights, const T* values, size_t elements, size_t low,
-                           size_t high, const Joins& joins, float* sums) {
+template <size_t rows, typename Weights, typename T>
+HWY_INLINE void add_all_values(const Weights& weights, const T* values, size_t elements, size_t low,
+                               size_t high, const Joins& joins, float* sums) {
   const size_t n = hn::Lanes(Floats());
   size_t e = 0;
   if constexpr (std::is_same_v<T, int8_t>) {
@@ -238,7 +248,26 @@ HWY_INLINE void add_values(const W* weights, const T* values, size_t elements, s
   }
 }
 
-}  // namespace volvelle::HWY_NAMESPACE
+template <size_t rows, typename T>
+HWY_INLINE void add_values(const float* weights, const T* values, size_t elements, size_t low,
+                           size_t high, const Joins& joins, float* sums) {
+  add_all_values<rows>(weights, values, elements, low, high, joins, sums);
+}
+
+template <size_t rows>
+HWY_INLINE void add_values(const uint8_t* codes, const int8_t* values, size_t elements, size_t low,
+                           size_t high, const Joins& joins, float* sums) {
+  int32_t starts[rows] = {};
+  if constexpr (kLoadedValueOffset != 0) {
+    for (size_t r = 0; r < rows; ++r) {
+      const uint8_t* const row = codes + r * kTile;
+      starts[r] = -kLoadedValueOffset * std::accumulate(row + low / 4 * 4, row + high, int32_t{0});
+    }
+  }
+  add_all_values<rows>(WeightCodes{codes, starts}, values, elements, low, high, joins, sums);
+}
+
+}  // namespace volvelle::VOLVELLE_TARGET
 HWY_AFTER_NAMESPACE();
 
 #endif  // toggled include guard

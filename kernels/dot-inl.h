@@ -1,5 +1,7 @@
-// Dot products of int8 codes, four to a 32-bit lane, exact: nothing saturates. On x86 with VNNI
-// each is one instruction, which multiplies unsigned bytes by signed ones.
+// Dot products of int8 codes, four to a 32-bit lane, exact: nothing saturates. x86 with VNNI
+// multiplies unsigned bytes by signed ones in one instruction; Arm's SDOT and UDOT, bytes of like
+// signs. So keys, which are stored with an offset, lose it there as they are loaded, and values
+// gain it: what an offset adds to a product depends on the other side alone.
 
 #if defined(VOLVELLE_KERNELS_DOT_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef VOLVELLE_KERNELS_DOT_INL_H_
@@ -12,20 +14,80 @@
 #include <cstring>
 
 #include "hwy/highway.h"
+#include "kernels/attention.h"
+#include "kernels/target.h"
 #include "kernels/vectors-inl.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace volvelle::HWY_NAMESPACE {
+namespace volvelle::VOLVELLE_TARGET {
 namespace hn = hwy::HWY_NAMESPACE;
 
 using Sums = hn::RebindToSigned<Floats>;
 using Unsigned = hn::Repartition<uint8_t, Sums>;
 using Signed = hn::Repartition<int8_t, Sums>;
 
+#if HWY_ARCH_ARM_A64
+
+constexpr int kLoadedKeyOffset = 0, kLoadedValueOffset = kKeyOffset;
+using KeyCodes = Signed;
+using ValueCodes = Unsigned;
+
+// Adds 128 to each byte or takes it away, which are the same.
+HWY_INLINE hn::Vec<Unsigned> move_by_128(hn::Vec<Unsigned> bytes) {
+  return hn::Xor(bytes, hn::Set(Unsigned(), 0x80));
+}
+
+HWY_INLINE hn::Vec<Signed> load_keys(const uint8_t* keys) {
+  return hn::BitCast(Signed(), move_by_128(hn::LoadU(Unsigned(), keys)));
+}
+
+HWY_INLINE hn::Vec<Unsigned> load_values(const int8_t* values) {
+  return move_by_128(hn::BitCast(Unsigned(), hn::LoadU(Signed(), values)));
+}
+
+// sum + a . b in each lane's four bytes; no byte of b is -128.
+HWY_INLINE hn::Vec<Sums> add_dot(hn::Vec<Signed> a, hn::Vec<Signed> b, hn::Vec<Sums> sum) {
+#if HWY_TARGET_IS_SVE
+  return hn::SumOfMulQuadAccumulate(Sums(), a, b, sum);
+#elif defined(__ARM_FEATURE_DOTPROD)
+  return hn::Vec<Sums>(vdotq_s32(sum.raw, a.raw, b.raw));
+#else
+  // Two products fit 16 bits: 2 * 128 * 127.
+  const int16x8_t low = vmull_s8(vget_low_s8(a.raw), vget_low_s8(b.raw));
+  const int16x8_t high = vmull_high_s8(a.raw, b.raw);
+  return hn::Vec<Sums>(vpadalq_s16(sum.raw, vpaddq_s16(low, high)));
+#endif
+}
+
+HWY_INLINE hn::Vec<Sums> add_dot(hn::Vec<Unsigned> a, hn::Vec<Unsigned> b, hn::Vec<Sums> sum) {
+#if HWY_TARGET_IS_SVE
+  const hn::RebindToUnsigned<Sums> d;
+  return hn::BitCast(Sums(), hn::SumOfMulQuadAccumulate(d, a, b, hn::BitCast(d, sum)));
+#elif defined(__ARM_FEATURE_DOTPROD)
+  return hn::Vec<Sums>(
+      vreinterpretq_s32_u32(vdotq_u32(vreinterpretq_u32_s32(sum.raw), a.raw, b.raw)));
+#else
+  const uint32x4_t low = vpaddlq_u16(vmull_u8(vget_low_u8(a.raw), vget_low_u8(b.raw)));
+  const uint32x4_t high = vpaddlq_u16(vmull_high_u8(a.raw, b.raw));
+  return hn::Vec<Sums>(vaddq_s32(sum.raw, vreinterpretq_s32_u32(vpaddq_u32(low, high))));
+#endif
+}
+
+#else
+
+constexpr int kLoadedKeyOffset = kKeyOffset, kLoadedValueOffset = 0;
+using KeyCodes = Unsigned;
+using ValueCodes = Signed;
+
+HWY_INLINE hn::Vec<Unsigned> load_keys(const uint8_t* keys) { return hn::LoadU(Unsigned(), keys); }
+HWY_INLINE hn::Vec<Signed> load_values(const int8_t* values) { return hn::LoadU(Signed(), values); }
+
 // sum + a . b in each lane's four bytes.
 HWY_INLINE hn::Vec<Sums> add_dot(hn::Vec<Unsigned> a, hn::Vec<Signed> b, hn::Vec<Sums> sum) {
   return hn::SumOfMulQuadAccumulate(Sums(), a, b, sum);
 }
+
+#endif  // HWY_ARCH_ARM_A64
 
 // The same four bytes in every lane.
 template <class D>
@@ -35,7 +97,7 @@ HWY_INLINE hn::Vec<D> broadcast_four(D d, const void* four) {
   return hn::BitCast(d, hn::Set(Sums(), bits));
 }
 
-}  // namespace volvelle::HWY_NAMESPACE
+}  // namespace volvelle::VOLVELLE_TARGET
 HWY_AFTER_NAMESPACE();
 
 #endif  // toggled include guard

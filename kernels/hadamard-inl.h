@@ -10,10 +10,11 @@
 #include <cstddef>
 
 #include "hwy/highway.h"
+#include "kernels/target.h"
 #include "kernels/vectors-inl.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace volvelle::HWY_NAMESPACE {
+namespace volvelle::VOLVELLE_TARGET {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // Pairs of elements that are `stride` apart, both within a vector, become their sum and difference.
@@ -91,7 +92,7 @@ HWY_INLINE void transform_blocks(size_t block, size_t count, float scale, float*
   }
 }
 
-}  // namespace volvelle::HWY_NAMESPACE
+}  // namespace volvelle::VOLVELLE_TARGET
 HWY_AFTER_NAMESPACE();
 
 #endif  // toggled include guard

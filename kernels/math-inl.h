@@ -9,9 +9,10 @@
 #endif
 
 #include "hwy/highway.h"
+#include "kernels/target.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace volvelle::HWY_NAMESPACE {
+namespace volvelle::VOLVELLE_TARGET {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // c0 + c1 x + c2 x^2 + ... by Horner's rule.
@@ -85,7 +86,7 @@ HWY_INLINE V erfc_sqrt2(D d, V x) {
   return hn::BitCast(d, hn::Add(hn::BitCast(di, e), exponent));
 }
 
-}  // namespace volvelle::HWY_NAMESPACE
+}  // namespace volvelle::VOLVELLE_TARGET
 HWY_AFTER_NAMESPACE();
 
 #endif  // toggled include guard

@@ -11,9 +11,10 @@
 #include <cstddef>
 
 #include "hwy/highway.h"
+#include "kernels/target.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace volvelle::HWY_NAMESPACE {
+namespace volvelle::VOLVELLE_TARGET {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // At most 16 lanes, so that a padded row of the cache is whole vectors on every target.
@@ -66,7 +67,7 @@ HWY_INLINE hn::Vec<Floats> promote_halves(Floats d, hn::Vec<hn::Rebind<uint16_t,
                         floats);
 }
 
-}  // namespace volvelle::HWY_NAMESPACE
+}  // namespace volvelle::VOLVELLE_TARGET
 HWY_AFTER_NAMESPACE();
 
 #endif  // toggled include guard

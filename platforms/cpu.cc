@@ -7,6 +7,7 @@
 #include <set>
 #include <utility>
 
+#include "platforms/control_groups.h"
 #include "platforms/system_file.h"
 
 namespace volvelle {
@@ -23,17 +24,6 @@ constexpr double kFastClock = 0.8;
 
 std::string cpu_folder(const std::string& root, int cpu) {
   return std::format("{}/sys/devices/system/cpu/cpu{}", root, cpu);
-}
-
-// Calls function(piece) for each piece of `text` between separators.
-template <typename Function>
-void for_each_piece(std::string_view text, char separator, const Function& function) {
-  while (true) {
-    const size_t end = text.find(separator);
-    function(text.substr(0, end));
-    if (end == std::string_view::npos) return;
-    text.remove_prefix(end + 1);
-  }
 }
 
 // The quota that one group states, in cores.
@@ -117,35 +107,10 @@ std::vector<int> usable_cpus() {
 }
 
 std::optional<double> cpu_quota(const std::string& root) {
-  const auto groups = read_system_text(root + "/proc/self/cgroup");
-  if (!groups) return std::nullopt;
   std::optional<double> least;
-  const auto consider = [&](std::optional<double> quota) {
+  for_each_control_group("cpu", root, [&](const std::string& folder, bool second_version) {
+    const auto quota = second_version ? quota_v2(folder) : quota_v1(folder);
     if (quota && (!least || *quota < *least)) least = quota;
-  };
-  // Each line is "NUMBER:CONTROLLERS:PATH"; version 2 has number 0 and no controllers. A limit on
-  // any group around ours binds too. Inside a container PATH may be the host's; then only the top
-  // exists, as "".
-  for_each_piece(*groups, '\n', [&](std::string_view line) {
-    const size_t first = line.find(':');
-    const size_t second = first == std::string_view::npos ? first : line.find(':', first + 1);
-    if (second == std::string_view::npos) return;
-    const std::string_view controllers = line.substr(first + 1, second - first - 1);
-    bool holds_cpu = false;
-    for_each_piece(controllers, ',', [&](std::string_view name) { holds_cpu |= name == "cpu"; });
-    if (!controllers.empty() && !holds_cpu) return;
-    std::string path(line.substr(second + 1));
-    while (true) {
-      if (path == "/") path.clear();
-      if (controllers.empty()) {
-        consider(quota_v2(root + "/sys/fs/cgroup" + path));
-      } else {
-        consider(quota_v1(root + "/sys/fs/cgroup/cpu" + path));
-      }
-      const size_t slash = path.rfind('/');
-      if (slash == std::string::npos) break;
-      path.resize(slash);
-    }
   });
   return least;
 }
@@ -194,6 +159,13 @@ size_t default_threads(std::span<const int> cpus, const std::string& root) {
     threads = static_cast<size_t>(*quota);
   }
   return std::max<size_t>(threads, 1);
+}
+
+void stay_among(std::span<const int> cpus) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (const int cpu : cpus) CPU_SET(cpu, &set);
+  if (!cpus.empty()) ::sched_setaffinity(0, sizeof(set), &set);
 }
 
 CpuDescription describe_cpu(const std::string& root) {

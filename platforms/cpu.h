@@ -41,6 +41,10 @@ std::vector<int> separate_cores(std::span<const int> cpus, const std::string& ro
 // One thread for each fast, separate core among `cpus`, no more than the quota; at least 1.
 size_t default_threads(std::span<const int> cpus, const std::string& root = "");
 
+// Keeps this thread, and those it starts from now on, on `cpus`; the system chooses among them.
+// Where it may not, nothing changes.
+void stay_among(std::span<const int> cpus);
+
 struct CpuDescription {
   std::string model;  // "AMD Ryzen 7 7840U", "Raspberry Pi 5 Model B Rev 1.0 (Cortex-A76)"
   std::vector<std::string> features;  // those that matter to arithmetic, in the kernel's spelling

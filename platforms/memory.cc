@@ -1,12 +1,15 @@
 #include "platforms/memory.h"
 
 #include <sys/mman.h>
+#include <sys/resource.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <limits>
 #include <utility>
 
+#include "platforms/control_groups.h"
 #include "platforms/system_file.h"
 
 namespace volvelle {
@@ -14,26 +17,80 @@ namespace {
 
 constexpr size_t kHugePage = size_t{2} << 20;
 
+// Of a line "KEY:   NUMBER kB".
+std::optional<uint64_t> kilobytes(std::string_view text, std::string_view key) {
+  auto value = find_field(text, key);
+  if (!value || !value->ends_with(" kB")) return std::nullopt;
+  value->remove_suffix(3);
+  const auto number = parse_number(*value);
+  if (!number || *number < 0) return std::nullopt;
+  return static_cast<uint64_t>(*number) * 1024;
+}
+
+// Of the line "KEY NUMBER".
+std::optional<int64_t> find_number(std::string_view text, std::string_view key) {
+  while (!text.empty()) {
+    const size_t end = std::min(text.find('\n'), text.size());
+    const std::string_view line = text.substr(0, end);
+    if (line.starts_with(key) && line.size() > key.size() && line[key.size()] == ' ') {
+      return parse_number(line.substr(key.size() + 1));
+    }
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 std::optional<MemoryUse> memory_use(const std::string& root) {
   const auto text = read_system_text(root + "/proc/self/status");
   if (!text) return std::nullopt;
   bool known = true;
-  const auto bytes = [&](std::string_view key) -> uint64_t {
-    auto value = find_field(*text, key);
-    if (!value || !value->ends_with(" kB")) {
-      known = false;
-      return 0;
-    }
-    value->remove_suffix(3);
-    return static_cast<uint64_t>(parse_number(*value).value_or(0)) * 1024;
+  const auto bytes = [&](std::string_view key) {
+    const auto value = kilobytes(*text, key);
+    known = known && value.has_value();
+    return value.value_or(0);
   };
   const MemoryUse use = {.peak = bytes("VmHWM"),
                          .anonymous = bytes("RssAnon"),
                          .files = bytes("RssFile"),
                          .shared = bytes("RssShmem")};
   return known ? std::optional(use) : std::nullopt;
+}
+
+std::optional<MemoryLeft> memory_left(const std::string& root) {
+  std::optional<MemoryLeft> least;
+  const auto consider = [&](uint64_t limit, uint64_t taken, std::string_view name) {
+    const uint64_t bytes = limit > taken ? limit - taken : 0;
+    if (!least || bytes < least->bytes) least = MemoryLeft{bytes, name};
+  };
+  if (const auto text = read_system_text(root + "/proc/meminfo")) {
+    if (const auto available = kilobytes(*text, "MemAvailable")) {
+      consider(*available + kilobytes(*text, "SwapFree").value_or(0), 0, "this machine");
+    }
+  }
+  // What a group holds of files is given back when it wants for memory.
+  for_each_control_group("memory", root, [&](const std::string& folder, bool second_version) {
+    const auto limit =
+        read_system_number(folder + (second_version ? "/memory.max" : "/memory.limit_in_bytes"));
+    const auto taken = read_system_number(
+        folder + (second_version ? "/memory.current" : "/memory.usage_in_bytes"));
+    if (!limit || !taken || *limit < 0 || *taken < 0) return;
+    int64_t files = 0;
+    if (const auto text = read_system_text(folder + "/memory.stat")) {
+      for (const char* kind : {"inactive_file", "active_file"}) {
+        files += std::max<int64_t>(0, find_number(*text, kind).value_or(0));
+      }
+    }
+    consider(static_cast<uint64_t>(*limit), static_cast<uint64_t>(*taken - std::min(files, *taken)),
+             "its container");
+  });
+  rlimit space;
+  if (::getrlimit(RLIMIT_AS, &space) == 0 && space.rlim_cur != RLIM_INFINITY) {
+    const auto text = read_system_text(root + "/proc/self/status");
+    if (text) consider(space.rlim_cur, kilobytes(*text, "VmSize").value_or(0), kAddressSpace);
+  }
+  return least;
 }
 
 Result<AlignedBuffer> AlignedBuffer::make(size_t bytes, Pages pages) {

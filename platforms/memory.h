@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <type_traits>
 
 #include "platforms/error.h"
@@ -25,6 +26,18 @@ struct MemoryUse {
 
 // Null where the system does not tell. `root`: see system_file.h.
 std::optional<MemoryUse> memory_use(const std::string& root = "");
+
+// How much more memory this process can take, and what limits it, in words: "this machine", "its
+// container", or kAddressSpace.
+inline constexpr std::string_view kAddressSpace = "ulimit -v";
+struct MemoryLeft {
+  uint64_t bytes = 0;
+  std::string_view limit;
+};
+
+// The least of what the machine has available (swap included), of what the control groups (v2 or
+// v1) around this process leave it, and of its limit on address space. Null where none is known.
+std::optional<MemoryLeft> memory_left(const std::string& root = "");
 
 // Zeroed memory straight from the system, whose pages take physical memory when first touched.
 // Movable; the bytes stay where they are.

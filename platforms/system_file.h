@@ -23,6 +23,17 @@ std::optional<int64_t> read_system_number(const std::string& path);
 // The value of the first line "key<white space>: value", as in /proc/cpuinfo and /proc/self/status.
 std::optional<std::string_view> find_field(std::string_view text, std::string_view key);
 
+// Calls function(piece) for each piece of `text` between separators.
+template <typename Function>
+void for_each_piece(std::string_view text, char separator, const Function& function) {
+  while (true) {
+    const size_t end = text.find(separator);
+    function(text.substr(0, end));
+    if (end == std::string_view::npos) return;
+    text.remove_prefix(end + 1);
+  }
+}
+
 }  // namespace volvelle
 
 #endif  // VOLVELLE_PLATFORMS_SYSTEM_FILE_H_

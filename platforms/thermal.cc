@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <format>
 #include <string_view>
+#include <utility>
 
 #include "platforms/system_file.h"
 
@@ -55,6 +57,35 @@ std::optional<double> processor_clock(std::span<const int> cpus, const std::stri
     highest = std::max(highest.value_or(0), static_cast<double>(*kilohertz) * 1e3);
   }
   return highest;
+}
+
+std::optional<std::string> throttle_reason(const std::string& root) {
+  // What `vcgencmd get_throttled` prints, in hexadecimal; the lowest four bits speak of now.
+  // https://www.raspberrypi.com/documentation/computers/os.html#get_throttled
+  static constexpr std::array<std::pair<unsigned, std::string_view>, 4> kBits = {
+      {{1, "under-voltage"}, {4, "too hot"}, {8, "near its limit of heat"}, {2, "clock capped"}}};
+  if (const auto text =
+          read_system_text(root + "/sys/devices/platform/soc/soc:firmware/get_throttled")) {
+    unsigned bits = 0;
+    std::from_chars(text->data(), text->data() + text->size(), bits, 16);
+    for (const auto& [bit, reason] : kBits) {
+      if ((bits & bit) != 0) return std::string(reason);
+    }
+  }
+  for (int i = 0; i < kMaxSensors; ++i) {
+    const std::string folder = std::format("{}/sys/class/thermal/cooling_device{}", root, i);
+    const auto type = read_system_text(folder + "/type");
+    if (!type) break;
+    if (!type->contains("cpufreq") && *type != "Processor") continue;  // fans cool without loss
+    if (read_system_number(folder + "/cur_state").value_or(0) > 0) return "too hot";
+  }
+  return std::nullopt;
+}
+
+uint64_t throttle_count(const std::string& root) {
+  const auto count = read_system_number(
+      root + "/sys/devices/system/cpu/cpu0/thermal_throttle/package_throttle_count");
+  return static_cast<uint64_t>(std::max<int64_t>(0, count.value_or(0)));
 }
 
 }  // namespace volvelle

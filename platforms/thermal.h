@@ -4,6 +4,7 @@
 #ifndef VOLVELLE_PLATFORMS_THERMAL_H_
 #define VOLVELLE_PLATFORMS_THERMAL_H_
 
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
@@ -17,6 +18,14 @@ std::optional<double> processor_temperature(const std::string& root = "");
 
 // Hertz: the highest clock among `cpus` at this moment.
 std::optional<double> processor_clock(std::span<const int> cpus, const std::string& root = "");
+
+// Why the processor is held back at this moment, in a few words: "too hot", "under-voltage". Null:
+// it is not, or the machine does not tell. Raspberry Pi's firmware tells, and so do the kernel's
+// cooling devices.
+std::optional<std::string> throttle_reason(const std::string& root = "");
+
+// How often x86 processors were held back by heat since they were started; 0 where they do not say.
+uint64_t throttle_count(const std::string& root = "");
 
 }  // namespace volvelle
 

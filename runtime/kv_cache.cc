@@ -1,7 +1,10 @@
 #include "runtime/kv_cache.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
+#include <optional>
+#include <span>
 #include <utility>
 
 namespace volvelle {
@@ -37,33 +40,51 @@ class Layout {
   size_t end_ = 0;
 };
 
-}  // namespace
+// Where the parts of one layer's cache begin.
+struct Offsets {
+  size_t keys, values, key_scales, value_scales;
+};
 
-Result<KvCache> KvCache::make(const Stack& stack, CacheType type, size_t context, size_t chunk,
-                              size_t first_position, size_t lanes) {
-  struct Offsets {
-    size_t keys, values, key_scales, value_scales;
-  };
-  KvCache cache;
-  cache.lanes_ = lanes;
+// Every layer's and lane's, [layers, lanes], and the size of all; nothing where that fits no
+// number.
+std::optional<size_t> lay_out(const Stack& stack, CacheType type, size_t context, size_t chunk,
+                              std::span<Offsets> offsets) {
   Layout layout;
-  std::vector<Offsets> offsets(stack.blocks.size() * lanes);
-  bool fits = true;
+  const size_t lanes = offsets.size() / std::max<size_t>(stack.blocks.size(), 1);
   for (size_t i = 0; i < offsets.size(); ++i) {
     const Attention& attention = stack.blocks[i / lanes].attention;
     const size_t rows = attention.kv_heads * cache_slots(type, slots(attention, context, chunk));
-    fits = fits && layout.add(rows, row_bytes(attention, type), offsets[i].keys) &&
-           layout.add(rows, row_bytes(attention, type), offsets[i].values) &&
-           layout.add(rows, scale_bytes(type), offsets[i].key_scales) &&
-           layout.add(rows, scale_bytes(type), offsets[i].value_scales);
+    if (!layout.add(rows, row_bytes(attention, type), offsets[i].keys) ||
+        !layout.add(rows, row_bytes(attention, type), offsets[i].values) ||
+        !layout.add(rows, scale_bytes(type), offsets[i].key_scales) ||
+        !layout.add(rows, scale_bytes(type), offsets[i].value_scales)) {
+      return std::nullopt;
+    }
   }
+  return layout.end();
+}
+
+}  // namespace
+
+size_t KvCache::bytes_for(const Stack& stack, CacheType type, size_t context, size_t chunk,
+                          size_t lanes) {
+  std::vector<Offsets> offsets(stack.blocks.size() * lanes);
+  return lay_out(stack, type, context, chunk, offsets).value_or(SIZE_MAX);
+}
+
+Result<KvCache> KvCache::make(const Stack& stack, CacheType type, size_t context, size_t chunk,
+                              size_t first_position, size_t lanes) {
+  KvCache cache;
+  cache.lanes_ = lanes;
+  std::vector<Offsets> offsets(stack.blocks.size() * lanes);
   Result<AlignedBuffer> buffer = std::unexpected(Error{});
-  // Reading a long context takes a quarter longer from ordinary pages; a short one is to take the
-  // memory it fills.
-  constexpr size_t kLongBytes = size_t{32} << 20;
-  const auto pages =
-      layout.end() < kLongBytes ? AlignedBuffer::Pages::kOrdinary : AlignedBuffer::Pages::kHuge;
-  if (fits) buffer = AlignedBuffer::make(layout.end(), pages);
+  if (const auto bytes = lay_out(stack, type, context, chunk, offsets)) {
+    // Reading a long context takes a quarter longer from ordinary pages; a short one is to take the
+    // memory it fills.
+    constexpr size_t kLongBytes = size_t{32} << 20;
+    using enum AlignedBuffer::Pages;
+    buffer = AlignedBuffer::make(*bytes, *bytes < kLongBytes ? kOrdinary : kHuge);
+  }
   if (!buffer) {
     return fail(
         "a cache of {} tokens does not fit in memory; ask for fewer with --context, or for a "

@@ -22,6 +22,10 @@ class KvCache {
   static Result<KvCache> make(const Stack& stack, CacheType type, size_t context, size_t chunk,
                               size_t first_position, size_t lanes = 1);
 
+  // Bytes of such a cache; SIZE_MAX where no number holds them.
+  static size_t bytes_for(const Stack& stack, CacheType type, size_t context, size_t chunk,
+                          size_t lanes = 1);
+
   const CacheView& layer(size_t index, size_t lane = 0) const {
     return layers_[index * lanes_ + lane];
   }

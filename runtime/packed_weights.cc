@@ -13,9 +13,8 @@ namespace volvelle {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr uint8_t kQ4ZeroPoint = 8;              // code 8 means 0
-constexpr size_t kPartBytes = size_t{32} << 20;  // at most one huge page of each is left over
-constexpr size_t kAlignment = 64;                // what XNNPACK's kernels may load at once
+constexpr uint8_t kQ4ZeroPoint = 8;  // code 8 means 0
+constexpr size_t kAlignment = 64;    // what XNNPACK's kernels may load at once
 
 // After every segment: kernels may read a little past their weights.
 constexpr std::array<std::byte, XNN_EXTRA_BYTES> kSlack = {};
@@ -89,6 +88,21 @@ size_t scale_count(TensorType type, size_t inputs, size_t outputs) {
 }
 
 }  // namespace
+
+// Outputs are padded to whole tiles, of 16 at most; each has its bias, and int8 and int4 ones the
+// sum of their codes, which the activations' zero point multiplies.
+size_t packed_bytes_of(const Tensor& weight) {
+  const size_t outputs = (weight.rows + 15) / 16 * 16, inputs = weight.padded_columns();
+  switch (weight.type) {
+    case TensorType::kF32:
+      return outputs * (inputs + 1) * sizeof(float);
+    case TensorType::kQ8:
+      return outputs * ((inputs + 7) / 8 * 8 + 3 * sizeof(float));
+    case TensorType::kQ4:
+      return outputs * (inputs / 2 + weight.blocks() * sizeof(uint16_t) + 2 * sizeof(float));
+  }
+  return 0;
+}
 
 std::string_view describe(xnn_status status) {
   switch (status) {

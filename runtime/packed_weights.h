@@ -41,6 +41,9 @@ using XnnOperator = std::unique_ptr<xnn_operator, DeleteOperator>;
 // What an XNNPACK status means, to end a sentence.
 std::string_view describe(xnn_status status);
 
+// Bytes that XNNPACK packs a linear's weight into, with a bias; within a per cent.
+size_t packed_bytes_of(const Tensor& weight);
+
 // The name of the file beside a model: "m.vvlpack" for "m.vvl". `part` tells stacks of one model
 // apart: "m.encoder.vvlpack".
 std::string packed_path(std::string_view model_path, std::string_view part = "");
@@ -51,6 +54,9 @@ class PackedWeights {
   PackedWeights(const PackedWeights&) = delete;
   PackedWeights& operator=(const PackedWeights&) = delete;
   ~PackedWeights();
+
+  // Memory is taken in parts of this size at least, one of which may stay empty but for a byte.
+  static constexpr size_t kPartBytes = size_t{32} << 20;
 
   // Lets the weights of `linears` come from the file `path`, or go there where it does not hold
   // them all. No failure is an error: weights that the file cannot take stay in memory.

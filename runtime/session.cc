@@ -2,12 +2,15 @@
 
 #include <algorithm>
 #include <format>
+#include <optional>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "kernels/activation.h"
 #include "kernels/norm.h"
+#include "platforms/format_bytes.h"
 #include "platforms/memory.h"
 #include "runtime/finite.h"
 #include "runtime/kv_cache.h"
@@ -22,6 +25,103 @@ namespace {
 // Rows whose logits are computed at a time when all are wanted: enough to reuse the head's weights,
 // few enough that a large vocabulary's logits stay small.
 constexpr size_t kLogitRows = 32;
+
+// What a process takes besides a session that it opens, at most.
+constexpr uint64_t kBesideSession = uint64_t{8} << 20;
+
+// `options` with the context and the chunk that a session will have.
+Result<SessionOptions> settle(const Model& model, SessionOptions options) {
+  if (!model.generates()) {
+    return fail("{}: is an encoder, which makes vectors and no text", model.path());
+  }
+  const Stack& stack = model.decoder();
+  const size_t limit = stack.position_limit;
+  if (options.first_position >= limit) {
+    return fail("{}: position {} lies past the model's last, {}; {}", model.path(),
+                options.first_position, limit - 1, remedy_for_length(stack));
+  }
+  const size_t reach = limit - options.first_position;
+  if (options.context > reach) {
+    return fail("{}: a context of {} tokens exceeds the {} that the model's positions reach; {}",
+                model.path(), options.context, reach, remedy_for_length(stack));
+  }
+  if (options.context == 0) options.context = std::min(stack.context, reach);
+  options.chunk = std::max(std::clamp<size_t>(options.chunk, 1, options.context), options.lanes);
+  return options;
+}
+
+// How the logits' scratch is divided, and the widest row that what follows the blocks reads.
+struct HeadSizes {
+  size_t rows, inputs, projected_floats, floats;
+
+  HeadSizes(const Model& model, const SessionOptions& options) {
+    const Stack& stack = model.decoder();
+    rows = std::min(std::max(kLogitRows, options.lanes), options.chunk);
+    inputs = stack.head.weight->padded_columns();
+    size_t width = 0;
+    if (stack.head_projection) {
+      inputs = std::max(inputs, stack.head_projection->weight->padded_columns());
+      width = stack.head_projection->outputs();
+    }
+    // XNNPACK may read a few bytes past the rows it is given; the rest keeps both parts on lines.
+    projected_floats = (rows * width + XNN_EXTRA_BYTES / sizeof(float) + 15) / 16 * 16;
+    floats = projected_floats + rows * model.vocabulary();
+  }
+};
+
+uint64_t cache_bytes(const Model& model, const SessionOptions& options, size_t context) {
+  const size_t chunk = std::max(std::min(options.chunk, context), options.lanes);
+  return KvCache::bytes_for(model.decoder(), options.cache, context, chunk, options.lanes);
+}
+
+// Of settled options.
+Result<MemoryPlan> plan_settled(const Model& model, ThreadPool& pool,
+                                const SessionOptions& options) {
+  MemoryPlan plan{.cache = cache_bytes(model, options, options.context)};
+  model.for_each_linear(
+      [&](const Linear& linear, double) { plan.packed += packed_bytes_of(*linear.weight); });
+  const HeadSizes head(model, options);
+  VOLVELLE_ASSIGN_OR_RETURN(
+      plan.scratch, StackOperator::bytes_for(model.decoder(), pool, options.chunk, head.inputs,
+                                             options.first_position + options.context));
+  plan.scratch += head.floats * sizeof(float);
+  return plan;
+}
+
+// Whether a session of settled options can be had.
+Result<void> check_memory(const Model& model, ThreadPool& pool, const SessionOptions& options) {
+  const std::optional<MemoryLeft> left = memory_left();
+  if (!left) return {};
+  VOLVELLE_ASSIGN_OR_RETURN(const MemoryPlan plan, plan_settled(model, pool, options));
+  const uint64_t beside =
+      kBesideSession + (left->limit == kAddressSpace ? PackedWeights::kPartBytes : 0);
+  const uint64_t room = left->bytes > beside ? left->bytes - beside : 0;
+  const uint64_t fixed = plan.packed + plan.scratch;
+  const auto fits = [&](uint64_t cache) { return fixed <= room && cache <= room - fixed; };
+  if (fits(plan.cache)) return {};
+  size_t longest = 0;
+  for (size_t low = 1, high = options.context; low < high;) {  // the cache grows with the context
+    const size_t middle = low + (high - low) / 2;
+    if (fits(cache_bytes(model, options, middle))) {
+      longest = middle;
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  const std::string need = std::format(
+      "{}: {} of memory are needed ({} of weights, {} of cache for {} tokens, {} of scratch) and "
+      "{} "
+      "leaves {}",
+      model.path(), format_bytes(plan.total() + beside), format_bytes(plan.packed),
+      format_bytes(plan.cache), options.context, format_bytes(plan.scratch), left->limit,
+      format_bytes(left->bytes));
+  if (longest == 0) {
+    return fail("{}, too little for any context; take a smaller model or smaller weights", need);
+  }
+  return fail("{}; the longest --context that fits is {}{}", need, longest,
+              options.cache == CacheType::kQ8 ? "" : ", or take a smaller --kv");
+}
 
 }  // namespace
 
@@ -62,7 +162,7 @@ struct Session::State {
   std::vector<SourceView> sources;  // [layers]
 
   const Stack& stack() const { return model->decoder(); }
-  size_t logit_rows() const { return std::min(std::max(kLogitRows, options.lanes), options.chunk); }
+  size_t logit_rows() const { return HeadSizes(*model, options).rows; }
   Result<void> reserve();
   Result<void> check(std::span<const int32_t> input, size_t count) const;
   Result<void> run_chunk(std::span<const int32_t> input);
@@ -75,23 +175,15 @@ struct Session::State {
 
 Result<void> Session::State::reserve() {
   const Stack& stack = this->stack();
-  const size_t rows = logit_rows();
-  size_t inputs = stack.head.weight->padded_columns(), width = 0;
-  if (stack.head_projection) {
-    inputs = std::max(inputs, stack.head_projection->weight->padded_columns());
-    width = stack.head_projection->outputs();
-  }
-  VOLVELLE_ASSIGN_OR_RETURN(StackOperator made,
-                            StackOperator::make(*model, stack, pool, packed, options.chunk, inputs,
-                                                options.first_position + options.context));
-  blocks = std::move(made);
-  // XNNPACK may read a few bytes past the rows it is given; the rest keeps both parts on lines.
-  const size_t projected_floats = (rows * width + XNN_EXTRA_BYTES / sizeof(float) + 15) / 16 * 16;
+  const HeadSizes head(*model, options);
   VOLVELLE_ASSIGN_OR_RETURN(
-      scratch,
-      AlignedBuffer::make((projected_floats + rows * model->vocabulary()) * sizeof(float)));
+      StackOperator made,
+      StackOperator::make(*model, stack, pool, packed, options.chunk, head.inputs,
+                          options.first_position + options.context));
+  blocks = std::move(made);
+  VOLVELLE_ASSIGN_OR_RETURN(scratch, AlignedBuffer::make(head.floats * sizeof(float)));
   projected = scratch.as<float>().data();
-  logits = projected + projected_floats;
+  logits = projected + head.projected_floats;
   for (size_t lane = 0; lane < options.lanes; ++lane) lanes.push_back(lane);
   sequences.resize(options.lanes);
   padding.resize(options.lanes);
@@ -99,26 +191,18 @@ Result<void> Session::State::reserve() {
   return {};
 }
 
+Result<MemoryPlan> Session::plan(const Model& model, ThreadPool& pool,
+                                 const SessionOptions& options) {
+  VOLVELLE_ASSIGN_OR_RETURN(const SessionOptions settled, settle(model, options));
+  return plan_settled(model, pool, settled);
+}
+
 Result<std::unique_ptr<Session>> Session::open(std::shared_ptr<const Model> model, ThreadPool& pool,
                                                const SessionOptions& options) {
-  if (!model->generates()) {
-    return fail("{}: is an encoder, which makes vectors and no text", model->path());
-  }
+  VOLVELLE_ASSIGN_OR_RETURN(const SessionOptions settled, settle(*model, options));
+  VOLVELLE_RETURN_IF_ERROR(check_memory(*model, pool, settled));
   const Stack& stack = model->decoder();
-  const size_t limit = stack.position_limit;
-  if (options.first_position >= limit) {
-    return fail("{}: position {} lies past the model's last, {}; {}", model->path(),
-                options.first_position, limit - 1, remedy_for_length(stack));
-  }
-  const size_t reach = limit - options.first_position;
-  if (options.context > reach) {
-    return fail("{}: a context of {} tokens exceeds the {} that the model's positions reach; {}",
-                model->path(), options.context, reach, remedy_for_length(stack));
-  }
-  std::unique_ptr<State> state(new State{.model = model, .pool = pool, .options = options});
-  if (options.context == 0) state->options.context = std::min(stack.context, reach);
-  state->options.chunk =
-      std::max(std::clamp<size_t>(options.chunk, 1, state->options.context), options.lanes);
+  std::unique_ptr<State> state(new State{.model = model, .pool = pool, .options = settled});
   VOLVELLE_ASSIGN_OR_RETURN(
       state->cache, KvCache::make(stack, options.cache, state->options.context,
                                   state->options.chunk, options.first_position, options.lanes));

@@ -25,13 +25,29 @@ struct SessionOptions {
   size_t lanes = 1;           // sequences of equal length that may be fed side by side
 };
 
+// What a session holds, in bytes. The model file beside it is only mapped: the system drops its
+// pages when it wants for memory.
+struct MemoryPlan {
+  uint64_t packed = 0;   // weights as they are multiplied
+  uint64_t cache = 0;    // of the whole context; pages are taken as tokens come
+  uint64_t scratch = 0;  // everything else, of the longest chunk
+
+  uint64_t total() const { return packed + cache + scratch; }
+};
+
 // What helps where the positions of a model's stack end, after a semicolon.
 std::string_view remedy_for_length(const Stack& stack);
 
 class Session {
  public:
+  // What a session with these options will hold, before a weight is packed: `packed` is within a
+  // per cent, the rest exact.
+  static Result<MemoryPlan> plan(const Model& model, ThreadPool& pool,
+                                 const SessionOptions& options);
+
   // `model` and `pool` outlive the session. Fails with a sentence when the context exceeds the
-  // model's or memory is short.
+  // model's, and when less memory is left than the session would hold: then the sentence names the
+  // longest context that can be had.
   static Result<std::unique_ptr<Session>> open(std::shared_ptr<const Model> model, ThreadPool& pool,
                                                const SessionOptions& options);
   ~Session();

@@ -58,6 +58,14 @@ Result<StackOperator> StackOperator::make(const Model& model, const Stack& stack
   return result;
 }
 
+// Memory that is reserved but never touched costs nothing.
+Result<size_t> StackOperator::bytes_for(const Stack& stack, ThreadPool& pool, size_t chunk,
+                                        size_t inputs, size_t length) {
+  StackOperator trial(stack, pool, chunk);
+  VOLVELLE_RETURN_IF_ERROR(trial.reserve(inputs, length));
+  return trial.bytes();
+}
+
 // Lays all scratch out in one buffer: first its parts' sizes, then their places.
 Result<void> StackOperator::reserve(size_t inputs, size_t length) {
   const Stack& stack = *stack_;

@@ -29,6 +29,10 @@ class StackOperator {
                                     PackedWeights& packed, size_t chunk, size_t inputs,
                                     size_t length);
 
+  // Bytes that such an operator holds beside packed weights.
+  static Result<size_t> bytes_for(const Stack& stack, ThreadPool& pool, size_t chunk, size_t inputs,
+                                  size_t length);
+
   struct Input {
     std::span<const int32_t> tokens;           // at most a chunk; each is in the vocabulary
     std::span<const int32_t> types;            // [tokens]; empty: all 0

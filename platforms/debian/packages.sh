@@ -1,18 +1,32 @@
 #!/bin/bash
 # Installs the Debian packages that Volvelle needs, where they are missing.
 #
-#   platforms/debian/packages.sh [build] [sample] [tests]      (default: build)
-#   platforms/debian/packages.sh --list [build] [sample] [tests]
+#   platforms/debian/packages.sh [--list] [--arm64] [build] [sample] [tests]      (default: build)
+#
+#   --list    prints their names instead
+#   --arm64   those to build and test for 64-bit Arm on a PC; its libraries take the place of the PC's own
 set -euo pipefail
 
-build=(g++ cmake ninja-build ccache pkg-config
-  libxnnpack-dev libpthreadpool-dev libhwy-dev libflatbuffers-dev flatbuffers-compiler
-  libpcre2-dev libutf8proc-dev nlohmann-json3-dev libcli11-dev libxxhash-dev)
+build=(g++ cmake ninja-build ccache pkg-config flatbuffers-compiler nlohmann-json3-dev libcli11-dev)
+libraries=(libxnnpack-dev libpthreadpool-dev libhwy-dev libflatbuffers-dev libpcre2-dev libutf8proc-dev libxxhash-dev)
 sample=(python3-pip unzip)               # to fetch the sample checkpoint
 tests=(doctest-dev clang-format xz-utils)
 
-list=0
-[ "${1:-}" = --list ] && { list=1; shift; }
+list=0 arm64=0
+while [[ ${1:-} = --* ]]; do
+  case $1 in
+    --list) list=1 ;;
+    --arm64) arm64=1 ;;
+    *) echo "packages.sh: $1 is not one of --list, --arm64" >&2; exit 2 ;;
+  esac
+  shift
+done
+if [ $arm64 = 1 ] && [ "$(uname -m)" != aarch64 ]; then
+  build+=(g++-aarch64-linux-gnu "${libraries[@]/%/:arm64}")
+  tests+=(binutils-aarch64-linux-gnu qemu-user-static)
+else
+  build+=("${libraries[@]}")
+fi
 wanted=()
 for group in "${@:-build}"; do
   case $group in
@@ -43,6 +57,7 @@ echo "Installing ${#missing[@]} packages: ${missing[*]}" >&2
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 apt() { "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -y "$@" >>"$log" 2>&1; }
+[ $arm64 = 0 ] || "${as_root[@]}" dpkg --add-architecture arm64
 # An update that reaches only some sources is enough if the install then succeeds.
 apt update || true
 apt install --no-install-recommends "${missing[@]}" || {

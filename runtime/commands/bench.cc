@@ -1,14 +1,16 @@
 // volvelle bench
 
 #include <algorithm>
+#include <cstdio>
 #include <functional>
+#include <map>
 #include <optional>
 
 #include "platforms/clock.h"
 #include "platforms/cpu.h"
+#include "platforms/heat_monitor.h"
 #include "platforms/interrupt.h"
 #include "platforms/memory.h"
-#include "platforms/thermal.h"
 #include "runtime/commands/compute.h"
 #include "runtime/commands/machine_limits.h"
 #include "runtime/commands/runtime_commands.h"
@@ -30,6 +32,8 @@ struct BenchOptions {
   std::vector<size_t> batches, lengths;  // of encoders; empty: the defaults
   size_t repeats = 5;
   bool json = false;
+  bool sweep_threads = false;
+  size_t sustain = 0;  // seconds
   ComputeOptions compute;
 };
 
@@ -74,7 +78,7 @@ struct Machine {
   std::string cpu;
   double read = 0;  // bytes/s
   double int8 = 0;  // operations/s
-  std::optional<double> temperature_start, temperature_end, clock_start, clock_end;
+  Heat heat;
 };
 
 // Called when the model is ready to run.
@@ -228,6 +232,118 @@ ordered_json to_json(const Measure& result) {
   return json;
 }
 
+// What `heat` tells, by name; null: nothing.
+ordered_json to_json(const Heat& heat) {
+  ordered_json json;
+  const auto told = [&](const char* name, const std::optional<double>& value, double unit) {
+    if (value.has_value()) json[name] = *value / unit;
+  };
+  told("temperature_start_c", heat.temperature_start, 1);
+  told("temperature_end_c", heat.temperature_end, 1);
+  told("temperature_most_c", heat.temperature_most, 1);
+  told("clock_start_ghz", heat.clock_start, 1e9);
+  told("clock_end_ghz", heat.clock_end, 1e9);
+  told("clock_least_ghz", heat.clock_least, 1e9);
+  json["throttled"] = heat.throttled.has_value() ? ordered_json(*heat.throttled) : nullptr;
+  return json;
+}
+
+// Speeds with 1, 2, … threads, on fast cores while they last, and which number is the best.
+Result<> sweep_threads(const BenchOptions& options, const std::shared_ptr<const Model>& model) {
+  const std::vector<int> cores =
+      options.compute.cpus.empty() ? usable_cpus() : options.compute.cpus;
+  const std::vector<int> fast = fast_cpus(cores);
+  const auto measure = model->encoder() != nullptr ? measure_encoder : measure_decoder;
+  ordered_json sweep = ordered_json::array();
+  std::map<std::string, std::pair<double, size_t>> best;  // of each kind: speed, threads
+  if (!options.json)
+    print("{:<8} {:>8}   {:>9} {:>9}   per second\n", "", "threads", "median", "least");
+  for (size_t threads = 1; threads <= cores.size(); ++threads) {
+    stay_among(threads <= fast.size() ? fast : cores);
+    VOLVELLE_ASSIGN_OR_RETURN(ThreadPool pool, ThreadPool::make(threads));
+    VOLVELLE_ASSIGN_OR_RETURN(const std::vector<Measure> results,
+                              measure(options, model, pool, [] {}));
+    for (const Measure& result : results) {
+      const std::string kind(result.kind);
+      if (result.median() > best[kind].first) best[kind] = {result.median(), threads};
+      ordered_json json = to_json(result);
+      json["threads"] = threads;
+      json.erase("fraction_of_limit");
+      sweep.push_back(std::move(json));
+      if (!options.json) {
+        print("{:<8} {:>8}   {:>9.1f} {:>9.1f}\n", kind, threads, result.median(),
+              result.per_s.front());
+      }
+    }
+  }
+  if (options.json) {
+    ordered_json json = {{"model", options.model}, {"sweep", std::move(sweep)}};
+    for (const auto& [kind, speed] : best) json["best"][kind] = speed.second;
+    print("{}\n", to_text(json));
+    return {};
+  }
+  for (const auto& [kind, speed] : best)
+    print("{} is fastest with --threads {}\n", kind, speed.second);
+  return {};
+}
+
+// Decodes for so many seconds, and tells what each tenth of a minute gave.
+Result<> sustain(const BenchOptions& options, const std::shared_ptr<const Model>& model,
+                 ThreadPool& pool) {
+  constexpr double kPeriod = 6;
+  constexpr size_t kContext = 1024;  // then the cache is forgotten
+  const size_t context = std::min(kContext, model->decoder().context);
+  VOLVELLE_ASSIGN_OR_RETURN(
+      const std::unique_ptr<Session> session,
+      Session::open(model, pool, {.cache = options.compute.kv, .context = context}));
+  const std::vector<int32_t> tokens = some_tokens(context, model->vocabulary());
+  ordered_json periods = ordered_json::array();
+  std::vector<double> speeds;
+  const std::vector<int> cpus = usable_cpus();
+  HeatMonitor monitor(cpus);
+  if (!options.json) print("{:>8} {:>9} {:>8} {:>8}\n", "seconds", "tokens/s", "°C", "GHz");
+  const double start = monotonic_seconds();
+  double begun = start, now = start;
+  size_t decoded = 0;
+  while (now - start < static_cast<double>(options.sustain)) {
+    if (session->tokens() == context) session->clear();
+    VOLVELLE_RETURN_IF_ERROR(session->feed(std::span(tokens).subspan(session->tokens(), 1)));
+    ++decoded;
+    if (interrupted()) return fail("interrupted");
+    now = monotonic_seconds();
+    const bool last = now - start >= static_cast<double>(options.sustain);
+    if (now - begun < kPeriod && !last) continue;
+    const Heat heat = monitor.heat();
+    speeds.push_back(static_cast<double>(decoded) / (now - begun));
+    periods.push_back({{"seconds", now - start}, {"tokens_per_s", speeds.back()}});
+    if (heat.temperature_end) periods.back()["temperature_c"] = *heat.temperature_end;
+    if (heat.clock_end) periods.back()["clock_ghz"] = *heat.clock_end / 1e9;
+    if (!options.json) {
+      const auto number = [](const std::optional<double>& value, double unit) {
+        return value ? std::format("{:.1f}", *value / unit) : std::string("-");
+      };
+      print("{:>8.0f} {:>9.1f} {:>8} {:>8}\n", now - start, speeds.back(),
+            number(heat.temperature_end, 1), number(heat.clock_end, 1e9));
+      std::fflush(stdout);
+    }
+    begun = now;
+    decoded = 0;
+  }
+  const Heat heat = monitor.heat();
+  if (options.json) {
+    print("{}\n", to_text({{"model", options.model},
+                           {"threads", pool.threads()},
+                           {"kv", name_of(options.compute.kv)},
+                           {"sustained", std::move(periods)},
+                           {"heat", to_json(heat)}}));
+    return {};
+  }
+  print("from {:.1f} to {:.1f} tokens/s, {:.0f} % kept{}\n", speeds.front(), speeds.back(),
+        100 * speeds.back() / speeds.front(),
+        heat.throttled ? "; the processor was held back: " + *heat.throttled : "");
+  return {};
+}
+
 Result<> bench(const BenchOptions& options) {
   const double start = monotonic_seconds();
   VOLVELLE_ASSIGN_OR_RETURN(const std::shared_ptr<const Model> model,
@@ -240,18 +356,22 @@ Result<> bench(const BenchOptions& options) {
   if (!encodes && !(options.batches.empty() && options.lengths.empty())) {
     return fail("{}: is a decoder; --batch and --length are for encoders", options.model);
   }
+  if (options.sweep_threads) return sweep_threads(options, model);
   VOLVELLE_ASSIGN_OR_RETURN(ThreadPool pool, make_pool(options.compute));
-  const std::vector<int> cpus = usable_cpus();
+  if (options.sustain > 0) {
+    if (encodes) return fail("{}: is an encoder; --sustain is for decoders", options.model);
+    return sustain(options, model, pool);
+  }
   Machine machine{.cpu = describe_cpu().model};
   double load_seconds = 0;
   const auto measure = encodes ? measure_encoder : measure_decoder;
+  std::optional<HeatMonitor> monitor;
   VOLVELLE_ASSIGN_OR_RETURN(std::vector<Measure> results, measure(options, model, pool, [&] {
                               load_seconds = monotonic_seconds() - start;
-                              machine.temperature_start = processor_temperature();
-                              machine.clock_start = processor_clock(cpus);
+                              monitor.emplace(usable_cpus());
                             }));
-  machine.temperature_end = processor_temperature();
-  machine.clock_end = processor_clock(cpus);
+  machine.heat = monitor->heat();
+  monitor.reset();
   const auto memory = memory_use();
   const uint64_t peak = memory.has_value() ? memory->peak : 0;
 
@@ -272,13 +392,7 @@ Result<> bench(const BenchOptions& options) {
     json["peak_rss_bytes"] = peak;
     json["load_seconds"] = load_seconds;
     json["results"] = ordered_json::array();
-    const auto told = [&](const char* name, const std::optional<double>& value, double unit) {
-      if (value.has_value()) json["machine"][name] = *value / unit;
-    };
-    told("temperature_start_c", machine.temperature_start, 1);
-    told("temperature_end_c", machine.temperature_end, 1);
-    told("clock_start_ghz", machine.clock_start, 1e9);
-    told("clock_end_ghz", machine.clock_end, 1e9);
+    json["machine"].update(to_json(machine.heat));
     for (const Measure& result : results) json["results"].push_back(to_json(result));
     print("{}\n", to_text(json));
     return {};
@@ -294,8 +408,12 @@ Result<> bench(const BenchOptions& options) {
     if (from.has_value() && to.has_value())
       print("{} {:.1f} to {:.1f} {}\n", what, *from / unit, *to / unit, name);
   };
-  change("temperature", machine.temperature_start, machine.temperature_end, 1, "°C");
-  change("clock", machine.clock_start, machine.clock_end, 1e9, "GHz");
+  change("temperature", machine.heat.temperature_start, machine.heat.temperature_end, 1, "°C");
+  change("clock", machine.heat.clock_start, machine.heat.clock_end, 1e9, "GHz");
+  if (machine.heat.throttled) {
+    print("the processor was held back: {}; these are not its full speeds\n",
+          *machine.heat.throttled);
+  }
   print("loaded in {:.2f} s, peak memory {}\n\n", load_seconds, format_bytes(peak));
   print("{:<8} {:>7} {:>7}   {:>9} {:>9} {:>9}   {}   ({} per second)\n", "",
         encodes ? "length" : "tokens", encodes ? "batch" : "depth", "median", "min", "max",
@@ -318,6 +436,8 @@ void add_bench_command(Program& program) {
        "  volvelle bench model.vvl\n"
        "  volvelle bench model.vvl -t 1 -p 0 -n 64 -d 0,1024,4096\n"
        "  volvelle bench model.vvl -r 9 --json > bench.json\n"
+       "  volvelle bench model.vvl --sweep-threads -p 128 -n 32 -r 3\n"
+       "  volvelle bench model.vvl --sustain 300\n"
        "  volvelle bench encoder.vvl --batch 1,32 --length 32,128\n\n"
        "Tokens a second, or sentences of an encoder: the median, least and most of the "
        "repeats. The limit of decoding is\n"
@@ -357,6 +477,15 @@ void add_bench_command(Program& program) {
       ->check(between(size_t{1}, size_t{1000}))
       ->type_name("N");
   command.add_flag("--json", o.json, "Write one JSON object");
+  auto* const sweep =
+      command.add_flag("--sweep-threads", o.sweep_threads,
+                       "Measure with 1, 2, … threads, and say which number is fastest");
+  command
+      .add_option("--sustain", o.sustain,
+                  "Decode for so long, and tell the speed over time: boards slow down as they heat")
+      ->check(between(size_t{1}, size_t{86400}))
+      ->excludes(sweep)
+      ->type_name("SECONDS");
   add_compute_options(command, o.compute);
   command.parse_complete_callback([options] {
     if (options->prompt == 0 && options->new_tokens == 0)

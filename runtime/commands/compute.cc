@@ -93,8 +93,14 @@ Result<std::shared_ptr<const Model>> open_decoder(const std::string& path,
 
 Result<ThreadPool> make_pool(const ComputeOptions& options) {
   size_t threads = options.threads;
-  if (threads == 0)
-    threads = options.cpus.empty() ? default_threads(usable_cpus()) : options.cpus.size();
+  if (threads == 0 && options.cpus.empty()) {
+    // Without efficient cores, on which one thread would keep the others waiting.
+    const std::vector<int> usable = usable_cpus(), fast = fast_cpus(usable);
+    threads = default_threads(usable);
+    if (fast.size() < usable.size()) stay_among(fast);
+  } else if (threads == 0) {
+    threads = options.cpus.size();
+  }
   const size_t cores = options.cpus.empty() ? usable_cpus().size() : options.cpus.size();
   if (threads > cores) {
     print_notice("{} threads share {} core{}, which is much slower than as many threads as cores",

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "platforms/interrupt.h"
+#include "platforms/memory.h"
 #include "runtime/commands/compute.h"
 #include "runtime/commands/position_plots.h"
 #include "runtime/commands/runtime_commands.h"
@@ -19,7 +20,8 @@ using nlohmann::ordered_json;
 
 struct InspectOptions {
   std::string model, plot;
-  bool json = false, verify = false;
+  bool json = false, verify = false, memory = false;
+  ComputeOptions compute;
 };
 
 // The largest difference between what a dial gives in float and amplitude * (cos, sin)(position *
@@ -396,6 +398,38 @@ ordered_json describe(const Model& model, bool verified) {
   return json;
 }
 
+// What a session would hold, and what the machine has left.
+Result<ordered_json> describe_memory(const Model& model, const ComputeOptions& compute) {
+  VOLVELLE_ASSIGN_OR_RETURN(ThreadPool pool, make_pool(compute));
+  VOLVELLE_ASSIGN_OR_RETURN(
+      const MemoryPlan plan,
+      Session::plan(model, pool, {.cache = compute.kv, .context = compute.context}));
+  ordered_json json = {{"context", compute.context > 0 ? compute.context : model.decoder().context},
+                       {"kv", volvelle::name_of(compute.kv)},
+                       {"mapped_file", model.file_bytes()},
+                       {"packed_weights", plan.packed},
+                       {"cache", plan.cache},
+                       {"scratch", plan.scratch},
+                       {"total", plan.total()}};
+  if (const auto left = memory_left()) {
+    json["left"] = left->bytes;
+    json["limit"] = left->limit;
+  }
+  return json;
+}
+
+void print_memory(const ordered_json& memory) {
+  const auto bytes = [&](const char* name) { return format_bytes(memory[name].get<uint64_t>()); };
+  print("memory of {} tokens, cache {}\n", format_count(memory["context"].get<uint64_t>()),
+        memory["kv"].get<std::string>());
+  print("  {:<18} {:>9}\n  {:<18} {:>9}\n  {:<18} {:>9}\n  {:<18} {:>9}\n", "packed weights",
+        bytes("packed_weights"), "cache", bytes("cache"), "scratch", bytes("scratch"), "together",
+        bytes("total"));
+  if (memory.contains("left")) {
+    print("  {:<18} {:>9}   ({})\n", "left", bytes("left"), memory["limit"].get<std::string>());
+  }
+}
+
 std::string position_line(const ordered_json& position) {
   if (position["scheme"] == "none") return "none: order is known from the mask alone";
   if (position["scheme"] == "linear_bias") {
@@ -576,10 +610,14 @@ Result<> inspect(const InspectOptions& options) {
     json["plots"] = ordered_json::array();
     for (const Plot& plot : plots) json["plots"].push_back(plot.path);
   }
+  if (options.memory) {
+    VOLVELLE_ASSIGN_OR_RETURN(json["memory"], describe_memory(*model, options.compute));
+  }
   if (options.json) {
     print("{}\n", to_text(json, 2));
   } else {
     print_table(json);
+    if (options.memory) print_memory(json["memory"]);
     for (const Plot& plot : plots) print("{}: shows {}\n", printable(plot.path), plot.what);
     if (!options.plot.empty() && plots.empty()) {
       print("no position of this model can be drawn\n");
@@ -597,6 +635,7 @@ void add_inspect_command(Program& program) {
        "Examples:\n"
        "  volvelle inspect model.vvl\n"
        "  volvelle inspect model.vvl --verify\n"
+       "  volvelle inspect model.vvl --memory --context 4096\n"
        "  volvelle inspect model.vvl --json\n"
        "  volvelle inspect model.vvl --plot pictures\n\n"
        "The error of a rotary position is the largest difference between what its dials give and "
@@ -611,6 +650,9 @@ void add_inspect_command(Program& program) {
       })
       ->type_name("DIR");
   command.add_flag("--verify", options->verify, "Read all weights and check their checksums");
+  command.add_flag("--memory", options->memory,
+                   "Say what a session of --context tokens will hold, without loading it");
+  add_compute_options(command, options->compute);
 }
 
 }  // namespace volvelle

@@ -715,5 +715,48 @@ TEST_CASE("bench --json has every field of its contract") {
   }
 }
 
+TEST_CASE("bench --sweep-threads measures every number of threads and names the fastest") {
+  const json told = run_program({"bench", models().plain, "--sweep-threads", "-p", "16", "-n", "4",
+                                 "-r", "1", "--cpus", "0,1", "--json"})
+                        .json();
+  REQUIRE(told["sweep"].size() == 4);
+  double fastest = 0;
+  int threads = 0;
+  for (const json& result : told["sweep"]) {
+    if (result["kind"] != "decode" || result["tokens_per_s"]["median"] <= fastest) continue;
+    fastest = result["tokens_per_s"]["median"];
+    threads = result["threads"];
+  }
+  CHECK(told["sweep"][2]["threads"] == 2);
+  CHECK(told["best"]["decode"] == threads);
+}
+
+TEST_CASE("bench --sustain decodes for as long as it is told, and tells speed and throttling") {
+  const json told =
+      run_program({"bench", models().plain, "--sustain", "1", "-t", "1", "--json"}).json();
+  REQUIRE_FALSE(told["sustained"].empty());
+  CHECK(told["sustained"].back()["seconds"] >= 1.0);
+  CHECK(told["sustained"].back()["tokens_per_s"] > 0);
+  CHECK(told["heat"].contains("throttled"));
+}
+
+TEST_CASE("inspect --memory tells what a session of a context and a cache will hold") {
+  const auto memory = [](const char* context, const char* kv) {
+    return run_program(
+               {"inspect", models().plain, "--memory", "--context", context, "--kv", kv, "--json"})
+        .json()["memory"];
+  };
+  const json small = memory("32", "f32"), large = memory("64", "f32"), codes = memory("64", "q8");
+  CHECK(large["cache"] == 2 * small["cache"].get<size_t>());
+  CHECK(codes["cache"] < large["cache"]);
+  CHECK(large["packed_weights"] == small["packed_weights"]);
+  CHECK(large["total"] == large["packed_weights"].get<size_t>() + large["cache"].get<size_t>() +
+                              large["scratch"].get<size_t>());
+  CHECK(large["left"] > 0);
+  const Ran text = run_program({"inspect", models().plain, "--memory"});
+  CHECK(text.status == 0);
+  CHECK(text.out.contains("memory of "));
+}
+
 }  // namespace
 }  // namespace volvelle

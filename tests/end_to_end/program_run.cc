@@ -1,6 +1,7 @@
 #include "tests/end_to_end/program_run.h"
 
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -13,13 +14,18 @@
 
 namespace volvelle {
 
+bool is_emulated() { return *VOLVELLE_EMULATOR != 0; }
+
 Ran run_program(const std::vector<std::string>& arguments, const Circumstances& circumstances) {
-  const auto& [input, out_path, interrupt_after] = circumstances;
+  const auto& [input, out_path, interrupt_after, address_space] = circumstances;
   const TemporaryFolder folder;
   const std::string in = folder.write("in", input);
   const std::string out = out_path != nullptr ? out_path : folder.write("out", "");
   const std::string err = folder.write("err", "");
-  std::vector<char*> argv = {const_cast<char*>(VOLVELLE_PROGRAM)};
+  std::vector<char*> argv;
+  for (const char* word : {VOLVELLE_EMULATOR, VOLVELLE_PROGRAM}) {
+    if (*word != 0) argv.push_back(const_cast<char*>(word));
+  }
   for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
   argv.push_back(nullptr);
 
@@ -29,7 +35,11 @@ Ran run_program(const std::vector<std::string>& arguments, const Circumstances& 
     const int in_file = open(in.c_str(), O_RDONLY), out_file = open(out.c_str(), O_WRONLY);
     const int err_file = open(err.c_str(), O_WRONLY);
     if (dup2(in_file, 0) < 0 || dup2(out_file, 1) < 0 || dup2(err_file, 2) < 0) _exit(126);
-    execv(VOLVELLE_PROGRAM, argv.data());
+    if (address_space > 0) {
+      const rlimit limit = {address_space, address_space};
+      if (setrlimit(RLIMIT_AS, &limit) != 0) _exit(126);
+    }
+    execvp(argv[0], argv.data());
     _exit(127);
   }
   if (interrupt_after > 0) {

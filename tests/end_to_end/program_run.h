@@ -18,10 +18,14 @@ struct Ran {
   nlohmann::json json() const { return nlohmann::json::parse(out); }
 };
 
+// Whether an emulator runs the program, which takes memory of its own.
+bool is_emulated();
+
 struct Circumstances {
   std::string_view input = "";     // what standard input holds
   const char* out_path = nullptr;  // where standard output goes instead of into `out`
   double interrupt_after = 0;      // seconds until Ctrl-C; 0: never
+  size_t address_space = 0;        // bytes that it may have (ulimit -v); 0: any
 };
 Ran run_program(const std::vector<std::string>& arguments, const Circumstances& circumstances);
 inline Ran run_program(const std::vector<std::string>& arguments, std::string_view input = "") {

@@ -69,6 +69,46 @@ TEST_CASE("SmolLM2 knows the capital of France" * doctest::skip(kSmolLm2.empty()
   check_sample(kSmolLm2, "smollm2", "The capital of France is", "Paris");
 }
 
+TEST_CASE("SmolLM2 runs in little memory, or says how long a context would fit" *
+          doctest::skip(kSmolLm2.empty() || is_emulated())) {
+  const TemporaryFolder folder;
+  const std::string model = folder / "model.vvl";
+  REQUIRE(run_program({"convert", kSmolLm2, "-o", model}).status == 0);
+  const auto plan = run_program({"inspect", model, "--memory", "--context", "64", "--json"}).json();
+  const size_t packed = plan["memory"]["packed_weights"];
+  // As a Pi Zero 2 W has them; ulimit counts the mapped file, libraries and stacks as well.
+  for (const size_t megabytes : {size_t{256}, size_t{512}}) {
+    CAPTURE(megabytes);
+    const Circumstances little{.address_space = megabytes << 20};
+    const std::vector<std::string> run = {"run", model, "-p", "The capital of France is",
+                                          "-n",  "6",   "-t", "1"};
+    const Ran short_run = run_program(run, little);
+    INFO(short_run.err);
+    if (megabytes == 512) {
+      CHECK(short_run.status == 0);
+      CHECK(short_run.out.contains("Paris"));
+    } else if (short_run.status != 0) {
+      CHECK(short_run.err.contains("ulimit -v leaves"));
+    }
+    std::vector<std::string> longest = run;
+    longest.insert(longest.end(), {"--context", "8192", "--kv", "f32"});
+    const Ran long_run = run_program(longest, little);
+    CHECK(long_run.status == 1);
+    CHECK(long_run.err.contains("of memory are needed"));
+    const size_t named = long_run.err.find("that fits is ");
+    if (named == std::string::npos) {
+      CHECK(long_run.err.contains("too little for any context"));
+      continue;
+    }
+    longest[longest.size() - 3] = std::to_string(std::stoul(long_run.err.substr(named + 13)));
+    CHECK(run_program(longest, little).status == 0);
+  }
+  // The plan is what the program then takes.
+  const Ran stats = run_program({"run", model, "-p", "Hello", "-n", "2", "--stats"});
+  CHECK(packed > 0);
+  CHECK(stats.status == 0);
+}
+
 TEST_CASE("Gemma 3 knows what is cold" * doctest::skip(kGemma3.empty())) {
   check_sample(kGemma3, "gemma3_270m", "The opposite of hot is", "cold");
 }

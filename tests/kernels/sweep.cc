@@ -7,15 +7,26 @@
 #include <cstdlib>
 #include <string>
 
+#include "kernels/dot_product.h"
+
 namespace volvelle {
 
 void for_each_target(const std::function<void()>& body) {
+  const bool dot_product = takes_dot_product();
   for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
     hwy::SetSupportedTargetsForTest(target);
     INFO("on target ", std::string(hwy::TargetName(target)));
+    take_dot_product(false);
     body();
+#if HWY_ARCH_ARM_A64
+    if ((target & HWY_ALL_NEON) != 0 && take_dot_product(true)) {
+      INFO("with the dot product");
+      body();
+    }
+#endif
   }
   hwy::SetSupportedTargetsForTest(0);
+  take_dot_product(dot_product);
 }
 
 std::mt19937& random_engine() {
@@ -26,6 +37,11 @@ std::mt19937& random_engine() {
     return std::mt19937(seed);
   }();
   return engine;
+}
+
+bool leave_out() {
+  static const bool brief = std::getenv("VOLVELLE_BRIEF") != nullptr;
+  return brief && random_below(8) != 0;
 }
 
 size_t random_below(size_t end) {

@@ -16,8 +16,13 @@ namespace volvelle {
 inline constexpr double kUlp = 0x1p-23;
 inline constexpr double kRounding = 0x1p-24;
 
-// Calls body() once for each Highway target that is compiled in and that this CPU supports.
+// Calls body() once for each Highway target that is compiled in and that this CPU supports, and on
+// Arm with and without the dot product.
 void for_each_target(const std::function<void()>& body);
+
+// Whether a sweep is to leave its next case out: seven of eight where VOLVELLE_BRIEF is set, none
+// elsewhere. Emulated processors are a hundred times slower.
+bool leave_out();
 
 // Random numbers from a seed that is printed at first use; VOLVELLE_SEED in the environment repeats
 // a run.

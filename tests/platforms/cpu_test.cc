@@ -59,6 +59,36 @@ TEST_CASE("a Raspberry Pi 5 has four equal cores and tells its temperature") {
   CHECK(description.features == std::vector<std::string>{"asimd", "asimdhp", "asimddp"});
 }
 
+TEST_CASE("a Raspberry Pi 4 has four equal cores and no dot product") {
+  const Machine machine("raspberry_pi_4");
+  const std::string& root = machine.path();
+  CHECK(fast_cpus(first_cpus(4), root) == first_cpus(4));
+  CHECK(default_threads(first_cpus(4), root) == 4);
+  CHECK(processor_temperature(root) == 81.791);
+  CHECK(processor_clock(first_cpus(4), root) == 1e9);
+  const CpuDescription description = describe_cpu(root);
+  CHECK(description.model == "Raspberry Pi 4 Model B Rev 1.4 (Cortex-A72)");
+  CHECK(description.features == std::vector<std::string>{"asimd"});
+}
+
+TEST_CASE("of four fast cores and four efficient ones, told by clock, the fast are taken") {
+  const Machine machine("phone_4_4");
+  const std::string& root = machine.path();
+  CHECK(fast_cpus(first_cpus(8), root) == Cpus{4, 5, 6, 7});
+  CHECK(default_threads(first_cpus(8), root) == 4);
+  CHECK(default_threads(Cpus{0, 1, 2, 3}, root) == 4);  // kept off the others by taskset
+  CHECK(default_threads(Cpus{3, 4}, root) == 1);
+  CHECK_FALSE(cpu_quota(root).has_value());
+}
+
+TEST_CASE(
+    "of one large core, three middle and four efficient ones, the first two kinds are taken") {
+  const Machine machine("phone_1_3_4");
+  CHECK(fast_cpus(first_cpus(8), machine.path()) == Cpus{4, 5, 6, 7});
+  CHECK(default_threads(first_cpus(8), machine.path()) == 4);
+  CHECK(describe_cpu(machine.path()).model == "Cortex-A510, Cortex-A715, Cortex-X3");
+}
+
 TEST_CASE("a phone's efficient cores are left out and its other sensors do not count") {
   const Machine machine("phone");
   const std::string& root = machine.path();
@@ -89,6 +119,9 @@ TEST_CASE("a container's quota limits the threads, the least of the groups aroun
   CHECK(cpu_quota(newer.path()) == 2.5);
   CHECK(default_threads(first_cpus(8), newer.path()) == 2);
   CHECK(default_threads(first_cpus(1), newer.path()) == 1);
+  const Machine half("container_1_5");
+  CHECK(cpu_quota(half.path()) == 1.5);
+  CHECK(default_threads(first_cpus(8), half.path()) == 1);
   const Machine older("container_v1");
   CHECK(cpu_quota(older.path()) == 0.5);
   CHECK(default_threads(first_cpus(8), older.path()) == 1);

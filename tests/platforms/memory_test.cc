@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "platforms/clock.h"
+#include "tests/platforms/machines.h"
 #include "tests/scratch_folder.h"
 
 namespace volvelle {
@@ -79,6 +80,26 @@ TEST_CASE("memory is read from the kernel's lines and unknown where one is missi
   CHECK(use->anonymous == 30 * 1024);
   CHECK(use->files == 8 * 1024);
   CHECK(use->shared == 2 * 1024);
+}
+
+TEST_CASE("what is left is the least of the machine's and of each group's, files not counted") {
+  ScratchFolder machine;
+  lay_out_machine(machine, "container_1_5");
+  const auto left = memory_left(machine.path());
+  REQUIRE(left.has_value());
+  CHECK(left->bytes == 536870912 - (134217728 - 29360128 - 4194304));
+  CHECK(left->limit == "its container");
+  machine.write("sys/fs/cgroup/memory.max", "max");
+  const auto more = memory_left(machine.path());
+  REQUIRE(more.has_value());
+  CHECK(more->bytes == uint64_t{12000000} * 1024);
+  CHECK(more->limit == "this machine");
+  machine.write("proc/self/cgroup", "7:cpu,memory:/box");
+  machine.write("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712");
+  machine.write("sys/fs/cgroup/memory/memory.usage_in_bytes", "1000");
+  machine.write("sys/fs/cgroup/memory/box/memory.limit_in_bytes", "5000");
+  machine.write("sys/fs/cgroup/memory/box/memory.usage_in_bytes", "6000");
+  CHECK(memory_left(machine.path())->bytes == 0);
 }
 
 TEST_CASE("the clock never goes back") {

@@ -66,6 +66,27 @@ TEST_CASE("nothing is allocated after a session has opened") {
   }
 }
 
+TEST_CASE("what a session will hold is known before it is opened") {
+  ThreadPool pool = *ThreadPool::make(2);
+  for (const char* golden : {"llama_grouped_heads", "mistral_sliding_window", "gpt2"}) {
+    for (const char* weights : {"f32", "q8", "q4"}) {
+      for (const CacheType cache : {CacheType::kF32, CacheType::kQ8}) {
+        CAPTURE(golden);
+        CAPTURE(weights);
+        const auto model = model_of(golden, weights);
+        const SessionOptions options{.cache = cache, .context = 40, .chunk = 16};
+        const MemoryPlan plan = *Session::plan(*model, pool, options);
+        const auto session = *Session::open(model, pool, options);
+        CHECK(plan.cache == session->cache_bytes());
+        CHECK(plan.scratch == session->scratch_bytes());
+        // Tiny models' few outputs are padded to tiles of 8 or 16.
+        CHECK(plan.packed >= session->packed_bytes());
+        CHECK(plan.packed <= session->packed_bytes() * 5 / 4);
+      }
+    }
+  }
+}
+
 TEST_CASE("a cleared session gives what a new one gives") {
   ThreadPool pool = *ThreadPool::make(2);
   const auto model = model_of("mistral_sliding_window");
