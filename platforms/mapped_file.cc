@@ -66,6 +66,12 @@ MappedFile::~MappedFile() {
   if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
 }
 
+void MappedFile::prefer_large_pages() const {
+#ifdef MADV_HUGEPAGE
+  (void)::madvise(const_cast<std::byte*>(data_), size_, MADV_HUGEPAGE);
+#endif
+}
+
 Result<> MappedFile::advise_willneed(size_t offset, size_t length) const {
   return advise(offset, length, MADV_WILLNEED);
 }

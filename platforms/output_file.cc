@@ -57,7 +57,6 @@ struct OutputFile::Unfinished {
   std::string beside;  // NAME.partial-PID while a file of that name exists, else empty
   int descriptor = -1;
   bool overwrite = false;
-  bool durable = true;
   bool broken = false;  // a write failed
 
   ~Unfinished() {
@@ -137,7 +136,7 @@ Result<> OutputFile::Unfinished::give_name() {
 Result<OutputFile> OutputFile::create(const std::string& path, const OutputOptions& options) {
   if (path.empty()) return fail("the output file has no name; give one");
   std::unique_ptr<Unfinished, Discard> file(
-      new Unfinished{.path = path, .overwrite = options.overwrite, .durable = options.durable});
+      new Unfinished{.path = path, .overwrite = options.overwrite});
   VOLVELLE_RETURN_IF_ERROR(file->open(options.visible));
   return OutputFile(std::move(file));
 }
@@ -205,11 +204,19 @@ Result<MappedFile> OutputFile::map() const {
       path());
 }
 
+Result<MappedFile> OutputFile::map_large() const {
+  if (::fsync(file_->descriptor) == 0)
+    (void)::posix_fadvise(file_->descriptor, 0, 0, POSIX_FADV_DONTNEED);
+  Result<MappedFile> file = map();
+  if (file) file->prefer_large_pages();
+  return file;
+}
+
 Result<> OutputFile::commit() {
   if (file_->broken) return fail("{}: an earlier write failed", path());
   if (file_->descriptor < 0) return fail("{}: is complete already", path());
   // Bytes first, name second: a name that survives a power cut must not show missing bytes.
-  if (file_->durable && ::fsync(file_->descriptor) != 0) {
+  if (::fsync(file_->descriptor) != 0) {
     file_->broken = true;
     return fail("{}: cannot be written: {}", path(), write_failure(errno));
   }
@@ -218,7 +225,6 @@ Result<> OutputFile::commit() {
     return named;
   }
   ::close(std::exchange(file_->descriptor, -1));
-  if (!file_->durable) return {};
   const int folder = ::open(folder_of(path()).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (folder >= 0) {
     // Some file systems cannot sync a folder (EINVAL) and keep its order themselves.

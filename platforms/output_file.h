@@ -19,7 +19,6 @@ namespace volvelle {
 
 struct OutputOptions {
   bool overwrite = false;  // replace a file that has the name already; otherwise that is an error
-  bool durable = true;     // sync before it appears; otherwise a power cut may leave a part of it
   bool visible = false;    // write to NAME.partial-PID even where a nameless file is possible
 };
 
@@ -52,6 +51,10 @@ class OutputFile {
 
   // Maps what has been written so far, for a last look at it before it appears.
   Result<MappedFile> map() const;
+
+  // The same once it is on disk, read again in large pages where the system has them for files: what
+  // was written is cached in small ones.
+  Result<MappedFile> map_large() const;
 
   // Makes the file appear. Call once; nothing can be written after it.
   Result<> commit();

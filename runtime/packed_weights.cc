@@ -285,6 +285,7 @@ void PackedWeights::use_file(const std::string& path, std::span<const Linear* co
   }
   if (entries_.empty()) return;
   if (auto file = MappedFile::open(path)) {
+    file->prefer_large_pages();
     if (auto entries = read(*file, entries_)) {
       entries_ = *std::move(entries);
       mapped_ = *std::move(file);
@@ -292,8 +293,7 @@ void PackedWeights::use_file(const std::string& path, std::span<const Linear* co
       return;
     }
   }
-  // Not synced: what a power cut tears is noticed by its checksum and packed again.
-  auto output = OutputFile::create(path, {.overwrite = true, .durable = false});
+  auto output = OutputFile::create(path, {.overwrite = true});
   if (!output || !output->expect(bytes)) return;
   const Header nothing;
   writable_ = output->append(std::as_bytes(std::span(&nothing, 1))).has_value();
@@ -396,9 +396,9 @@ Result<void> PackedWeights::finish() {
                      !std::ranges::contains(entries_, uint64_t{0}, &Entry::offset) &&
                      output.append(entries) &&
                      output.write_at(0, std::as_bytes(std::span(&header, 1)));
-  if (std::ranges::contains(segments_, nullptr, &Segment::memory)) {
-    VOLVELLE_ASSIGN_OR_RETURN(mapped_, output.map());
-  }
+  if (!std::ranges::contains(segments_, nullptr, &Segment::memory)) return {};
+  // Over small pages decoding takes up to twice as long.
+  VOLVELLE_ASSIGN_OR_RETURN(mapped_, output.map_large());
   if (whole) (void)output.commit();  // the mapping holds what it holds, named or not
   return {};
 }
