@@ -131,16 +131,6 @@ HWY_INLINE void add_values_at(size_t e, const float* HWY_RESTRICT weights,
   if constexpr (rows > 3) join<vectors>(joins, 3, a3, b3, sums + 3 * elements + e);
 }
 
-// Asks for the next tile's bytes that lie as these do in theirs. A tile is about a page, at whose
-// end the CPU stops looking ahead; as they are used is when there is time to ask, and into the
-// second cache, since few lines can be on their way to the first. What is past the cache is not
-// read.
-HWY_INLINE void prefetch_next(const void* bytes, size_t elements) {
-  __builtin_prefetch(
-      reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(bytes) + kTile * elements),
-      /*rw=*/0, /*locality=*/2);
-}
-
 // Codes of a few query rows, whose logits are scale * query . key * key's scale.
 struct QueryCodes {
   const int8_t* codes;    // [rows, elements]
@@ -149,7 +139,8 @@ struct QueryCodes {
 };
 
 // logits[r * kTile + s] = queries[r] . keys[s] for slots [low, high) and maybe their neighbours,
-// whose logits mean nothing. Lanes are slots. `keys` is the tile's.
+// whose logits mean nothing. Lanes are slots. `keys` is the tile's. Bytes are taken in the order in
+// which they lie: two streams at once would leave the CPU's own reading ahead behind.
 template <size_t rows>
 HWY_INLINE void multiply_keys(const QueryCodes& queries, size_t elements,
                               const uint8_t* HWY_RESTRICT keys,
@@ -158,51 +149,37 @@ HWY_INLINE void multiply_keys(const QueryCodes& queries, size_t elements,
   const Floats d;
   const Sums ds;
   const size_t n = hn::Lanes(d);
-  for (size_t s = low / (2 * n) * (2 * n); s < high; s += 2 * n) {
-    const uint8_t* const a_keys = keys + q8_key_index(s, 0, elements);
-    const uint8_t* const b_keys = keys + q8_key_index(s + n, 0, elements);
-    const int8_t* const codes = queries.codes;
-    auto a0 = hn::Set(ds, queries.starts[0]), b0 = a0;
-    [[maybe_unused]] auto a1 = a0, b1 = a0, a2 = a0, b2 = a0, a3 = a0, b3 = a0;
-    if constexpr (rows > 1) a1 = b1 = hn::Set(ds, queries.starts[1]);
-    if constexpr (rows > 2) a2 = b2 = hn::Set(ds, queries.starts[2]);
-    if constexpr (rows > 3) a3 = b3 = hn::Set(ds, queries.starts[3]);
+  for (size_t s = low / n * n; s < high; s += n) {
+    const uint8_t* const own_keys = keys + q8_key_index(s, 0, elements);
+    auto a0 = hn::Set(ds, queries.starts[0]), b0 = hn::Zero(ds);
+    [[maybe_unused]] auto a1 = b0, b1 = b0, a2 = b0, b2 = b0, a3 = b0, b3 = b0;
+    if constexpr (rows > 1) a1 = hn::Set(ds, queries.starts[1]);
+    if constexpr (rows > 2) a2 = hn::Set(ds, queries.starts[2]);
+    if constexpr (rows > 3) a3 = hn::Set(ds, queries.starts[3]);
     HWY_UNROLL(4)
-    for (size_t e = 0; e < elements; e += 4) {
-      const auto a = load_keys(a_keys + e * kKeyLanes);
-      const auto b = load_keys(b_keys + e * kKeyLanes);
-      if (s % kKeyLanes == 0) prefetch_next(a_keys + e * kKeyLanes, elements);
-      if ((s + n) % kKeyLanes == 0) prefetch_next(b_keys + e * kKeyLanes, elements);
-      const auto q0 = broadcast_four(Signed(), codes + e);
-      a0 = add_dot(a, q0, a0);
-      b0 = add_dot(b, q0, b0);
-      if constexpr (rows > 1) {
-        const auto q1 = broadcast_four(Signed(), codes + elements + e);
-        a1 = add_dot(a, q1, a1);
-        b1 = add_dot(b, q1, b1);
-      }
-      if constexpr (rows > 2) {
-        const auto q2 = broadcast_four(Signed(), codes + 2 * elements + e);
-        a2 = add_dot(a, q2, a2);
-        b2 = add_dot(b, q2, b2);
-      }
-      if constexpr (rows > 3) {
-        const auto q3 = broadcast_four(Signed(), codes + 3 * elements + e);
-        a3 = add_dot(a, q3, a3);
-        b3 = add_dot(b, q3, b3);
-      }
+    for (size_t e = 0; e < elements; e += 8) {
+      const auto a = load_keys(own_keys + e * kKeyLanes);
+      const auto b = load_keys(own_keys + (e + 4) * kKeyLanes);
+      const auto add = [&](size_t r, hn::Vec<Sums>& even, hn::Vec<Sums>& odd) HWY_ATTR {
+        const int8_t* const codes = queries.codes + r * elements + e;
+        even = add_dot(a, broadcast_four(Signed(), codes), even);
+        odd = add_dot(b, broadcast_four(Signed(), codes + 4), odd);
+      };
+      add(0, a0, b0);
+      if constexpr (rows > 1) add(1, a1, b1);
+      if constexpr (rows > 2) add(2, a2, b2);
+      if constexpr (rows > 3) add(3, a3, b3);
     }
-    const auto a_scale = hn::LoadU(d, key_scales + s), b_scale = hn::LoadU(d, key_scales + s + n);
-    const auto store = [&](hn::Vec<Sums> a, hn::Vec<Sums> b, size_t r) HWY_ATTR {
-      const auto scale = hn::Set(d, queries.scales[r]);
-      float* const to = logits + r * kTile + s;
-      hn::Store(hn::Mul(hn::Mul(hn::ConvertTo(d, a), scale), a_scale), d, to);
-      hn::Store(hn::Mul(hn::Mul(hn::ConvertTo(d, b), scale), b_scale), d, to + n);
+    const auto key_scale = hn::LoadU(d, key_scales + s);
+    const auto store = [&](size_t r, hn::Vec<Sums> even, hn::Vec<Sums> odd) HWY_ATTR {
+      const auto scaled =
+          hn::Mul(hn::ConvertTo(d, hn::Add(even, odd)), hn::Set(d, queries.scales[r]));
+      hn::Store(hn::Mul(scaled, key_scale), d, logits + r * kTile + s);
     };
-    store(a0, b0, 0);
-    if constexpr (rows > 1) store(a1, b1, 1);
-    if constexpr (rows > 2) store(a2, b2, 2);
-    if constexpr (rows > 3) store(a3, b3, 3);
+    store(0, a0, b0);
+    if constexpr (rows > 1) store(1, a1, b1);
+    if constexpr (rows > 2) store(2, a2, b2);
+    if constexpr (rows > 3) store(3, a3, b3);
   }
 }
 
@@ -212,77 +189,57 @@ struct WeightCodes {
   const int32_t* starts;  // [rows], -kLoadedValueOffset * the sum of a row's codes
 };
 
-// For `vectors` vectors of elements from `e` on: joins to sums[r] the sum of codes[r * kTile + s] *
+// For a vector of elements from `e` on: joins to sums[r] the sum of codes[r * kTile + s] *
 // values[s] over slots [low, high). Lanes are elements. `values` is the tile's; codes of the other
 // slots that share four bytes with these are 0.
-template <size_t rows, size_t vectors>
+template <size_t rows>
 HWY_INLINE void add_values_at(size_t e, const WeightCodes& weights,
                               const int8_t* HWY_RESTRICT values, size_t elements, size_t low,
                               size_t high, const Joins& joins, float* HWY_RESTRICT sums) {
   const Floats d;
-  const size_t n = hn::Lanes(d);
-  const int8_t* const a_values = values + q8_value_index(0, e, elements);
-  const int8_t* const b_values = values + q8_value_index(0, e + n, elements);
-  const uint8_t* const codes = weights.codes;
-  const int32_t* const starts = weights.starts;
-  auto a0 = hn::Set(Sums(), starts[0]), b0 = a0;
-  [[maybe_unused]] auto a1 = a0, b1 = a0, a2 = a0, b2 = a0, a3 = a0, b3 = a0;
-  if constexpr (rows > 1) a1 = b1 = hn::Set(Sums(), starts[1]);
-  if constexpr (rows > 2) a2 = b2 = hn::Set(Sums(), starts[2]);
-  if constexpr (rows > 3) a3 = b3 = hn::Set(Sums(), starts[3]);
-  HWY_UNROLL(4)
-  for (size_t s = low / 4 * 4; s < high; s += 4) {
-    const auto a = load_values(a_values + s * kValueLanes);
-    auto b = a;
-    if constexpr (vectors > 1) b = load_values(b_values + s * kValueLanes);
-    if (e % kValueLanes == 0) prefetch_next(a_values + s * kValueLanes, elements);
-    if (vectors > 1 && (e + n) % kValueLanes == 0) {
-      prefetch_next(b_values + s * kValueLanes, elements);
-    }
-    const auto w0 = broadcast_four(Unsigned(), codes + s);
-    a0 = add_dot(w0, a, a0);
-    if constexpr (vectors > 1) b0 = add_dot(w0, b, b0);
-    if constexpr (rows > 1) {
-      const auto w1 = broadcast_four(Unsigned(), codes + kTile + s);
-      a1 = add_dot(w1, a, a1);
-      if constexpr (vectors > 1) b1 = add_dot(w1, b, b1);
-    }
-    if constexpr (rows > 2) {
-      const auto w2 = broadcast_four(Unsigned(), codes + 2 * kTile + s);
-      a2 = add_dot(w2, a, a2);
-      if constexpr (vectors > 1) b2 = add_dot(w2, b, b2);
-    }
-    if constexpr (rows > 3) {
-      const auto w3 = broadcast_four(Unsigned(), codes + 3 * kTile + s);
-      a3 = add_dot(w3, a, a3);
-      if constexpr (vectors > 1) b3 = add_dot(w3, b, b3);
-    }
-  }
-  const auto join_row = [&](hn::Vec<Sums> a, hn::Vec<Sums> b, size_t r) HWY_ATTR {
-    join<vectors>(joins, r, hn::ConvertTo(d, a), hn::ConvertTo(d, b), sums + r * elements + e);
+  const int8_t* const own_values = values + q8_value_index(0, e, elements);
+  auto a0 = hn::Set(Sums(), weights.starts[0]), b0 = hn::Zero(Sums());
+  [[maybe_unused]] auto a1 = b0, b1 = b0, a2 = b0, b2 = b0, a3 = b0, b3 = b0;
+  if constexpr (rows > 1) a1 = hn::Set(Sums(), weights.starts[1]);
+  if constexpr (rows > 2) a2 = hn::Set(Sums(), weights.starts[2]);
+  if constexpr (rows > 3) a3 = hn::Set(Sums(), weights.starts[3]);
+  const auto add = [&](size_t s, auto& sum0, auto& sum1, auto& sum2, auto& sum3) HWY_ATTR {
+    const auto four = load_values(own_values + s * kValueLanes);
+    const auto code = [&](size_t r) HWY_ATTR {
+      return broadcast_four(Unsigned(), weights.codes + r * kTile + s);
+    };
+    sum0 = add_dot(code(0), four, sum0);
+    if constexpr (rows > 1) sum1 = add_dot(code(1), four, sum1);
+    if constexpr (rows > 2) sum2 = add_dot(code(2), four, sum2);
+    if constexpr (rows > 3) sum3 = add_dot(code(3), four, sum3);
   };
-  join_row(a0, b0, 0);
-  if constexpr (rows > 1) join_row(a1, b1, 1);
-  if constexpr (rows > 2) join_row(a2, b2, 2);
-  if constexpr (rows > 3) join_row(a3, b3, 3);
+  size_t s = low / 4 * 4;
+  HWY_UNROLL(4)
+  for (; s + 4 < high; s += 8) {
+    add(s, a0, a1, a2, a3);
+    add(s + 4, b0, b1, b2, b3);
+  }
+  if (s < high) add(s, a0, a1, a2, a3);
+  const auto join_row = [&](size_t r, hn::Vec<Sums> even, hn::Vec<Sums> odd) HWY_ATTR {
+    const auto sum = hn::ConvertTo(d, hn::Add(even, odd));
+    join<1>(joins, r, sum, sum, sums + r * elements + e);
+  };
+  join_row(0, a0, b0);
+  if constexpr (rows > 1) join_row(1, a1, b1);
+  if constexpr (rows > 2) join_row(2, a2, b2);
+  if constexpr (rows > 3) join_row(3, a3, b3);
 }
 
 // Joins to sums[r] the sum of weights[r * kTile + s] * values[s] over slots [low, high).
-template <size_t rows, typename Weights, typename T>
-HWY_INLINE void add_all_values(const Weights& weights, const T* values, size_t elements, size_t low,
-                               size_t high, const Joins& joins, float* sums) {
+template <size_t rows, typename T>
+HWY_INLINE void add_values(const float* weights, const T* values, size_t elements, size_t low,
+                           size_t high, const Joins& joins, float* sums) {
   const size_t n = hn::Lanes(Floats());
   size_t e = 0;
   for (; e + 2 * n <= elements; e += 2 * n) {
     add_values_at<rows, 2>(e, weights, values, elements, low, high, joins, sums);
   }
   if (e < elements) add_values_at<rows, 1>(e, weights, values, elements, low, high, joins, sums);
-}
-
-template <size_t rows, typename T>
-HWY_INLINE void add_values(const float* weights, const T* values, size_t elements, size_t low,
-                           size_t high, const Joins& joins, float* sums) {
-  add_all_values<rows>(weights, values, elements, low, high, joins, sums);
 }
 
 template <size_t rows>
@@ -295,7 +252,10 @@ HWY_INLINE void add_values(const uint8_t* codes, const int8_t* values, size_t el
       starts[r] = -kLoadedValueOffset * std::accumulate(row + low / 4 * 4, row + high, int32_t{0});
     }
   }
-  add_all_values<rows>(WeightCodes{codes, starts}, values, elements, low, high, joins, sums);
+  const size_t n = hn::Lanes(Floats());
+  for (size_t e = 0; e < elements; e += n) {
+    add_values_at<rows>(e, WeightCodes{codes, starts}, values, elements, low, high, joins, sums);
+  }
 }
 
 }  // namespace volvelle::VOLVELLE_TARGET
