@@ -646,7 +646,7 @@ void attend_part(const AttentionShape& shape, const CacheView& cache, const Atte
 #define VOLVELLE_CHOOSE(FUNCTION) \
   (takes_dot_product() ? &N_DOT_PRODUCT::FUNCTION : HWY_DYNAMIC_POINTER(FUNCTION))
 #else
-#define VOLVELLE_CHOOSE(FUNCTION) HWY_DYNAMIC_POINTER(FUNCTION)
+#define VOLVELLE_CHOOSE(FUNCTION) (HWY_DYNAMIC_POINTER(FUNCTION))
 #endif
 
 namespace {

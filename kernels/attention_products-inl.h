@@ -231,9 +231,9 @@ HWY_INLINE void add_values_at(size_t e, const WeightCodes& weights,
 }
 
 // Joins to sums[r] the sum of weights[r * kTile + s] * values[s] over slots [low, high).
-template <size_t rows, typename Weights, typename T>
-HWY_INLINE void add_all_values(const Weights& weights, const T* values, size_t elements, size_t low,
-                               size_t high, const Joins& joins, float* sums) {
+template <size_t rows, typename T>
+HWY_INLINE void add_values(const float* weights, const T* values, size_t elements, size_t low,
+                           size_t high, const Joins& joins, float* sums) {
   const size_t n = hn::Lanes(Floats());
   size_t e = 0;
   if constexpr (std::is_same_v<T, int8_t>) {
@@ -248,12 +248,6 @@ HWY_INLINE void add_all_values(const Weights& weights, const T* values, size_t e
   }
 }
 
-template <size_t rows, typename T>
-HWY_INLINE void add_values(const float* weights, const T* values, size_t elements, size_t low,
-                           size_t high, const Joins& joins, float* sums) {
-  add_all_values<rows>(weights, values, elements, low, high, joins, sums);
-}
-
 template <size_t rows>
 HWY_INLINE void add_values(const uint8_t* codes, const int8_t* values, size_t elements, size_t low,
                            size_t high, const Joins& joins, float* sums) {
@@ -264,7 +258,10 @@ HWY_INLINE void add_values(const uint8_t* codes, const int8_t* values, size_t el
       starts[r] = -kLoadedValueOffset * std::accumulate(row + low / 4 * 4, row + high, int32_t{0});
     }
   }
-  add_all_values<rows>(WeightCodes{codes, starts}, values, elements, low, high, joins, sums);
+  const size_t n = hn::Lanes(Floats());
+  for (size_t e = 0; e < elements; e += n) {
+    add_values_at<rows>(e, WeightCodes{codes, starts}, values, elements, low, high, joins, sums);
+  }
 }
 
 }  // namespace volvelle::VOLVELLE_TARGET

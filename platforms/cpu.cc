@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <set>
+#include <thread>
 #include <utility>
 
 #include "platforms/control_groups.h"
@@ -151,6 +153,21 @@ std::vector<int> separate_cores(std::span<const int> cpus, const std::string& ro
   return separate;
 }
 
+std::optional<int> idle_cores(const std::string& root) {
+  const auto online = read_system_text(root + "/sys/devices/system/cpu/online");
+  const auto load = read_system_text(root + "/proc/loadavg");  // "0.20 0.18 0.12 RUNNING/ALL PID"
+  if (!online || !load) return std::nullopt;
+  const auto cores = parse_cpu_list(*online);
+  const size_t slash = load->find('/');
+  if (!cores || slash == std::string::npos) return std::nullopt;
+  const size_t space = load->rfind(' ', slash);
+  if (space == std::string::npos) return std::nullopt;
+  const auto running = parse_number(std::string_view(*load).substr(space + 1, slash - space - 1));
+  if (!running || *running < 1) return std::nullopt;
+  const auto count = static_cast<int64_t>(cores->size());
+  return static_cast<int>(std::max<int64_t>(count - (*running - 1), 0));
+}
+
 size_t default_threads(std::span<const int> cpus, const std::string& root) {
   const std::vector<int> fast = fast_cpus(cpus, root);
   size_t threads = separate_cores(fast, root).size();
@@ -158,6 +175,14 @@ size_t default_threads(std::span<const int> cpus, const std::string& root) {
     // Rounded down: one thread too many spends the quota waiting for the others.
     threads = static_cast<size_t>(*quota);
   }
+  // What runs for a moment only does not count.
+  constexpr int kLooks = 5;
+  std::optional<int> idle = idle_cores(root);
+  for (int look = 1; look < kLooks && idle && static_cast<size_t>(*idle) < threads; ++look) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    idle = std::max(idle, idle_cores(root));
+  }
+  if (idle) threads = std::min(threads, static_cast<size_t>(*idle));
   return std::max<size_t>(threads, 1);
 }
 

@@ -38,7 +38,12 @@ std::vector<int> fast_cpus(std::span<const int> cpus, const std::string& root = 
 // One of each group of `cpus` that are threads of the same core.
 std::vector<int> separate_cores(std::span<const int> cpus, const std::string& root = "");
 
-// One thread for each fast, separate core among `cpus`, no more than the quota; at least 1.
+// Cores of the machine that nothing but this thread runs on at this moment.
+std::optional<int> idle_cores(const std::string& root = "");
+
+// One thread for each fast, separate core among `cpus`, no more than the quota and than cores are
+// idle; at least 1. Threads work in step: one that must share its core keeps all others waiting,
+// so that two on a busy machine are slower than one alone.
 size_t default_threads(std::span<const int> cpus, const std::string& root = "");
 
 // Keeps this thread, and those it starts from now on, on `cpus`; the system chooses among them.

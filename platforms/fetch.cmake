@@ -97,7 +97,11 @@ FetchContent_MakeAvailable(flatbuffers)
 if(NOT TARGET flatbuffers::flatbuffers)
   add_library(flatbuffers::flatbuffers ALIAS flatbuffers)
 endif()
-set(FLATC $<TARGET_FILE:flatc>)
+if(CMAKE_CROSSCOMPILING AND NOT CMAKE_CROSSCOMPILING_EMULATOR)
+  find_program(FLATC flatc REQUIRED)  # of the machine that builds
+else()
+  set(FLATC $<TARGET_FILE:flatc>)
+endif()
 
 set(PCRE2_BUILD_PCRE2GREP OFF)
 set(PCRE2_BUILD_TESTS OFF)

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <filesystem>
 #include <format>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
 #include "platforms/system_file.h"
@@ -40,6 +42,21 @@ std::optional<double> hottest(const std::string& folders, std::string_view name_
   return highest;
 }
 
+// What Raspberry Pi's firmware says: below "soc", or on a Pi 5 "soc@107c000000".
+std::optional<std::string> firmware_bits(const std::string& root) {
+  std::error_code error;
+  const std::filesystem::directory_iterator end;
+  for (std::filesystem::directory_iterator entry(root + "/sys/devices/platform", error);
+       !error && entry != end; entry.increment(error)) {
+    const std::string name = entry->path().filename();
+    if (!name.starts_with("soc")) continue;
+    if (auto text = read_system_text(entry->path() / (name + ":firmware") / "get_throttled")) {
+      return text;
+    }
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 std::optional<double> processor_temperature(const std::string& root) {
@@ -64,8 +81,7 @@ std::optional<std::string> throttle_reason(const std::string& root) {
   // https://www.raspberrypi.com/documentation/computers/os.html#get_throttled
   static constexpr std::array<std::pair<unsigned, std::string_view>, 4> kBits = {
       {{1, "under-voltage"}, {4, "too hot"}, {8, "near its limit of heat"}, {2, "clock capped"}}};
-  if (const auto text =
-          read_system_text(root + "/sys/devices/platform/soc/soc:firmware/get_throttled")) {
+  if (const auto text = firmware_bits(root)) {
     unsigned bits = 0;
     std::from_chars(text->data(), text->data() + text->size(), bits, 16);
     for (const auto& [bit, reason] : kBits) {

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Installs the Debian packages that Volvelle needs, where they are missing.
 #
-#   platforms/debian/packages.sh [--list] [--arm64] [build] [sample] [tests]      (default: build)
+#   platforms/debian/packages.sh [--list] [--arm64] [build] [sample] [tests] [package]      (default: build)
 #
 #   --list    prints their names instead
 #   --arm64   those to build and test for 64-bit Arm on a PC; its libraries take the place of the PC's own
@@ -11,6 +11,7 @@ build=(g++ cmake ninja-build ccache pkg-config flatbuffers-compiler nlohmann-jso
 libraries=(libxnnpack-dev libpthreadpool-dev libhwy-dev libflatbuffers-dev libpcre2-dev libutf8proc-dev libxxhash-dev)
 sample=(python3-pip unzip)               # to fetch the sample checkpoint
 tests=(doctest-dev clang-format xz-utils)
+package=(dpkg-dev file lintian)
 
 list=0 arm64=0
 while [[ ${1:-} = --* ]]; do
@@ -33,7 +34,8 @@ for group in "${@:-build}"; do
     build) wanted+=("${build[@]}") ;;
     sample) wanted+=("${sample[@]}") ;;
     tests) wanted+=("${tests[@]}") ;;
-    *) echo "packages.sh: $group is not one of build, sample, tests" >&2; exit 2 ;;
+    package) wanted+=("${package[@]}") ;;
+    *) echo "packages.sh: $group is not one of build, sample, tests, package" >&2; exit 2 ;;
   esac
 done
 [ $list = 1 ] && { printf '%s\n' "${wanted[@]}"; exit; }

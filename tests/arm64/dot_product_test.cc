@@ -44,7 +44,8 @@ void for_each_line(const std::string& text, std::string_view member, const Funct
 
 constexpr std::string_view kDotProduct = "attention_dot_product.cc.o", kBaseline = "attention.cc.o";
 
-TEST_CASE("attention is compiled once with sdot and udot, for which the same loops else do without") {
+TEST_CASE(
+    "attention is compiled once with sdot and udot, for which the same loops else do without") {
   const std::string code =
       output_of(std::string(VOLVELLE_OBJDUMP) + " -d --no-show-raw-insn " + VOLVELLE_KERNELS);
   size_t with = 0, without = 0, lines = 0;

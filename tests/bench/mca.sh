@@ -71,11 +71,11 @@ estimate "q.k int8, 1 row" attention_dot_product "$attend<1ul>" '^sdot' 16
 estimate "q.k int8, 4 rows" attention_dot_product "$attend<4ul>" '^sdot' 16
 estimate "p.v int8, 1 row" attention_dot_product "$attend<1ul>" '^udot' 16
 estimate "p.v int8, 4 rows" attention_dot_product "$attend<4ul>" '^udot' 16
-estimate "q.k int8, no dot product" attention "N_NEON::Attending<signed char>::run_rows<4ul>" '^sadalp' 16
-estimate "p.v int8, no dot product" attention "N_NEON::Attending<signed char>::run_rows<4ul>" '^umull2' 16
-estimate "rotate" rotary "N_NEON::rotate(" '^st[rp] q' 4
-estimate "RMS norm, squares" norm "N_NEON::rms_norm(" '^fmla' 4
-estimate "RMS norm, scaling" norm "N_NEON::rms_norm(" '^st[rp] q' 4
-estimate "quantise, greatest" quantize "N_NEON::quantize_activations(" '^fmax' 4
-estimate "quantise, codes" quantize "N_NEON::quantize_activations(" '^fcvtns' 4
+estimate "q.k int8, no dot product" attention "N_NEON_WITHOUT_AES::Attending<signed char>::run_rows<4ul>" '^sadalp' 16
+estimate "p.v int8, no dot product" attention "N_NEON_WITHOUT_AES::Attending<signed char>::run_rows<4ul>" '^umull2' 16
+estimate "rotate" rotary "N_NEON_WITHOUT_AES::rotate(" '^st[rp] q' 4
+estimate "RMS norm, squares" norm "N_NEON_WITHOUT_AES::rms_norm(" '^fmla' 4
+estimate "RMS norm, scaling" norm "N_NEON_WITHOUT_AES::rms_norm(" '^st[rp] q' 4
+estimate "quantise, greatest" quantize "N_NEON_WITHOUT_AES::quantize_activations(" '^fmax' 4
+estimate "quantise, codes" quantize "N_NEON_WITHOUT_AES::quantize_activations(" '^fcvtns' 4
 exit $status

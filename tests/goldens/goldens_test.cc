@@ -26,9 +26,16 @@ bool ntk_tried = false;
 
 // Rotary of both pairings, of two dials and of one that switches; learned rows, sinusoids; slopes;
 // buckets; rows by distance; none.
-constexpr std::string_view kOfEachScheme[] = {
-    "llama_grouped_heads", "gptj",       "gemma3_seven_layers",  "phi3_longrope",      "gpt2",
-    "transformer_halves",  "bloom",      "t5_decoder",           "transformer_relative", "smollm3_no_positions"};
+constexpr std::string_view kOfEachScheme[] = {"llama_grouped_heads",
+                                              "gptj",
+                                              "gemma3_seven_layers",
+                                              "phi3_longrope",
+                                              "gpt2",
+                                              "transformer_halves",
+                                              "bloom",
+                                              "t5_decoder",
+                                              "transformer_relative",
+                                              "smollm3_no_positions"};
 
 float mean_difference(const std::vector<float>& a, const std::vector<float>& b) {
   REQUIRE(a.size() == b.size());

@@ -4,6 +4,7 @@
 
 #include <numeric>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "platforms/system_file.h"
@@ -125,6 +126,27 @@ TEST_CASE("a container's quota limits the threads, the least of the groups aroun
   const Machine older("container_v1");
   CHECK(cpu_quota(older.path()) == 0.5);
   CHECK(default_threads(first_cpus(8), older.path()) == 1);
+}
+
+TEST_CASE("no more threads are started than cores are idle") {
+  const Machine machine("raspberry_pi_5");
+  const std::string& root = machine.path();
+  CHECK_FALSE(idle_cores(root).has_value());
+  machine.write("sys/devices/system/cpu/online", "0-3");
+  for (const auto& [load, idle, threads] :
+       {std::tuple("0.00 0.01 0.05 1/213 977", 4, 4), std::tuple("3.90 1.01 0.05 1/213 977", 4, 4),
+        std::tuple("0.00 0.01 0.05 3/213 977", 2, 2),
+        std::tuple("9.00 9.01 9.05 12/213 977", 0, 1)}) {
+    CAPTURE(load);
+    machine.write("proc/loadavg", load);
+    CHECK(idle_cores(root) == idle);
+    CHECK(default_threads(first_cpus(4), root) == threads);
+  }
+  for (const char* load : {"", "0.00", "1/2", "0 0 0 /5 1", "0 0 0 0/5 1", "0 0 0 x/5 1"}) {
+    CAPTURE(load);
+    machine.write("proc/loadavg", load);
+    CHECK_FALSE(idle_cores(root).has_value());
+  }
 }
 
 TEST_CASE("a machine that tells nothing counts every core as fast and separate") {

@@ -15,16 +15,20 @@ const std::string kZone = "sys/class/thermal/thermal_zone0/";
 const std::string kClock = "sys/devices/system/cpu/cpu0/cpufreq/scaling_cur_freq";
 
 TEST_CASE("a Raspberry Pi's firmware says why it slows down now, and what is past does not count") {
-  const std::string told = "sys/devices/platform/soc/soc:firmware/get_throttled";
-  const ScratchFolder machine;
-  CHECK_FALSE(throttle_reason(machine.path()).has_value());
-  for (const auto& [bits, reason] :
-       {std::pair("0", ""), std::pair("50000", ""), std::pair("50005", "under-voltage"),
-        std::pair("e0006", "too hot"), std::pair("80008", "near its limit of heat"),
-        std::pair("20002", "clock capped"), std::pair("?", "")}) {
-    CAPTURE(bits);
-    machine.write(told, bits);
-    CHECK(throttle_reason(machine.path()).value_or("") == reason);
+  for (const std::string told :
+       {"sys/devices/platform/soc/soc:firmware/get_throttled",
+        "sys/devices/platform/soc@107c000000/soc@107c000000:firmware/get_throttled"}) {
+    const ScratchFolder machine;
+    machine.write("sys/devices/platform/uart/uart:firmware/get_throttled", "4");
+    CHECK_FALSE(throttle_reason(machine.path()).has_value());
+    for (const auto& [bits, reason] :
+         {std::pair("0", ""), std::pair("50000", ""), std::pair("50005", "under-voltage"),
+          std::pair("e0006", "too hot"), std::pair("80008", "near its limit of heat"),
+          std::pair("20002", "clock capped"), std::pair("?", "")}) {
+      CAPTURE(bits);
+      machine.write(told, bits);
+      CHECK(throttle_reason(machine.path()).value_or("") == reason);
+    }
   }
 }
 
