@@ -13,6 +13,7 @@ HWY_BEFORE_NAMESPACE();
 namespace volvelle::HWY_NAMESPACE {
 
 using Codes = hn::Rebind<int8_t, Floats>;
+using UnsignedCodes = hn::Rebind<uint8_t, Floats>;
 using Halves = hn::Rebind<hwy::float16_t, Floats>;
 using HalfBits = hn::Rebind<uint16_t, Floats>;
 
@@ -33,7 +34,10 @@ float quantize_q8(const float* x, size_t count, int8_t* codes) {
   return scale;
 }
 
-RowCode quantize_activations(const float* x, size_t count, int8_t* codes) {
+// Codes of signed bytes, to which `offset` is added.
+template <class DCode>
+HWY_INLINE RowCode quantize_row(DCode dc, int32_t offset, const float* x, size_t count,
+                                hn::TFromD<DCode>* codes) {
   const Floats d;
   const hn::RebindToSigned<Floats> di;
   const size_t lanes = hn::Lanes(d);
@@ -59,14 +63,22 @@ RowCode quantize_activations(const float* x, size_t count, int8_t* codes) {
   const float inverse = nothing == 0 && code.scale >= 0x1p-126f ? 1.0f / code.scale : 0.0f;
   if (nothing != 0) code.scale = nothing;
   code.zero_point =
-      static_cast<int32_t>(std::nearbyint(-128.0f - (inverse > 0 ? low * inverse : 0)));
+      static_cast<int32_t>(std::nearbyint(-128.0f - (inverse > 0 ? low * inverse : 0))) + offset;
   const auto zero = hn::Set(di, code.zero_point);
   const auto factor = hn::Set(d, inverse);
   for_each_vector(d, count, [&](auto part, size_t at) HWY_ATTR {
     const auto step = hn::NearestInt(hn::Mul(part.load(d, x + at), factor));
-    part.store(hn::DemoteTo(Codes(), hn::Add(step, zero)), Codes(), codes + at);
+    part.store(hn::DemoteTo(dc, hn::Add(step, zero)), dc, codes + at);
   });
   return code;
+}
+
+RowCode quantize_activations(const float* x, size_t count, int8_t* codes) {
+  return quantize_row(Codes(), 0, x, count, codes);
+}
+
+RowCode quantize_unsigned(const float* x, size_t count, uint8_t* codes) {
+  return quantize_row(UnsignedCodes(), 128, x, count, codes);
 }
 
 void dequantize_q8(const int8_t* codes, float scale, size_t count, float* y) {
@@ -103,6 +115,7 @@ namespace volvelle {
 
 HWY_EXPORT(quantize_q8);
 HWY_EXPORT(quantize_activations);
+HWY_EXPORT(quantize_unsigned);
 HWY_EXPORT(dequantize_q8);
 HWY_EXPORT(to_f16);
 HWY_EXPORT(from_f16);
@@ -113,6 +126,10 @@ float quantize_q8(const float* x, size_t count, int8_t* codes) {
 
 RowCode quantize_activations(const float* x, size_t count, int8_t* codes) {
   return HWY_DYNAMIC_DISPATCH(quantize_activations)(x, count, codes);
+}
+
+RowCode quantize_unsigned(const float* x, size_t count, uint8_t* codes) {
+  return HWY_DYNAMIC_DISPATCH(quantize_unsigned)(x, count, codes);
 }
 
 void dequantize_q8(const int8_t* codes, float scale, size_t count, float* y) {

@@ -7,6 +7,7 @@
 
 #include "kernels/block_minima.h"
 #include "kernels/hadamard.h"
+#include "kernels/int8_product.h"
 #include "kernels/quantize.h"
 
 namespace volvelle {
@@ -56,7 +57,7 @@ Result<LinearScratch> LinearScratch::make(size_t rows, size_t columns, size_t th
   VOLVELLE_ASSIGN_OR_RETURN(scratch.codes_, AlignedBuffer::make(rows * columns + XNN_EXTRA_BYTES));
   VOLVELLE_ASSIGN_OR_RETURN(scratch.params_,
                             AlignedBuffer::make((rows + XNN_EXTRA_QUANTIZATION_PARAMS) *
-                                                sizeof(xnn_quantization_params)));
+                                                sizeof(RowCode)));
   return scratch;
 }
 
@@ -82,6 +83,14 @@ Result<LinearOperator> LinearOperator::make(const Model& model, const Linear& li
                                                  nullptr, packed.provider(), &multiply);
       break;
     case TensorType::kQ8:
+      if (inputs % 4 == 0 && int8_product_pays()) {
+        result.int8_ = {.inputs = inputs, .outputs = outputs};
+        result.int8_.panels = packed.pack(result.int8_.bytes(), weight.q8(), [&](void* panels) {
+          pack_int8(result.int8_, weight.q8(), weight.row_scales(), linear.bias, panels);
+        });
+        status = result.int8_.panels != nullptr ? xnn_status_success : xnn_status_out_of_memory;
+        break;
+      }
       status = xnn_create_fully_connected_nc_qd8_f32_qc8w(
           inputs, outputs, inputs, outputs, weight.row_scales(), weight.q8(), linear.bias,
           -kInfinity, kInfinity,
@@ -108,6 +117,8 @@ Result<void> LinearOperator::prepare(const float* x, size_t rows, float* y,
   rows_ = 0;  // until all of it has worked
   xnn_operator_t multiply = operator_.get();
   xnn_status status = xnn_status_success;
+  static_assert(sizeof(RowCode) == sizeof(xnn_quantization_params));
+  const auto* params = reinterpret_cast<const xnn_quantization_params*>(scratch.params());
   const auto step = [&status](auto function, auto... arguments) {
     if (status == xnn_status_success) status = function(arguments...);
   };
@@ -119,12 +130,12 @@ Result<void> LinearOperator::prepare(const float* x, size_t rows, float* y,
     case TensorType::kQ8:
       step(xnn_reshape_fully_connected_nc_qd8_f32_qc8w, multiply, rows, pool.native());
       step(xnn_setup_fully_connected_nc_qd8_f32_qc8w, multiply, scratch.codes(), y,
-           scratch.params());
+           params);
       break;
     case TensorType::kQ4:
       step(xnn_reshape_fully_connected_nc_qd8_f32_qb4w, multiply, rows, pool.native());
       step(xnn_setup_fully_connected_nc_qd8_f32_qb4w, multiply, scratch.codes(), y,
-           scratch.params());
+           params);
       break;
   }
   if (status != xnn_status_success)
@@ -137,13 +148,20 @@ void LinearOperator::encode(float* row, size_t r, const LinearScratch& scratch) 
   hadamard(rotation_, inputs_, row);
   if (minima_.codes != nullptr) sum_blocks(row, inputs_, scratch.sums() + r * minima_.blocks);
   int8_t* const codes = scratch.codes() + r * padded_inputs_;
-  const RowCode code = quantize_activations(row, inputs_, codes);
+  if (int8_.panels != nullptr) {
+    scratch.params()[r] = quantize_unsigned(row, inputs_, reinterpret_cast<uint8_t*>(codes));
+    return;
+  }
+  scratch.params()[r] = quantize_activations(row, inputs_, codes);
   std::fill(codes + inputs_, codes + padded_inputs_, int8_t{0});
-  scratch.params()[r] = {code.zero_point, code.scale};
 }
 
 Result<void> LinearOperator::multiply(const float* x, size_t rows, float* y,
                                       const LinearScratch& scratch, const ThreadPool& pool) {
+  if (int8_.panels != nullptr) {
+    multiply_int8_rows(rows, y, scratch, pool);
+    return {};
+  }
   if (rows != rows_ || x != x_ || y != y_)
     VOLVELLE_RETURN_IF_ERROR(prepare(x, rows, y, scratch, pool));
   if (type_ != TensorType::kF32) {
@@ -166,6 +184,20 @@ Result<void> LinearOperator::multiply(const float* x, size_t rows, float* y,
     });
   }
   return {};
+}
+
+// A panel meets all rows, of which the cache holds the codes, before the next.
+void LinearOperator::multiply_int8_rows(size_t rows, float* y, const LinearScratch& scratch,
+                                        const ThreadPool& pool) const {
+  constexpr size_t kRowsAtOnce = 256;
+  const size_t groups = (rows + kRowsAtOnce - 1) / kRowsAtOnce;
+  const auto* const codes = reinterpret_cast<const uint8_t*>(scratch.codes());
+  pool.parallel_for(groups * int8_.panel_count(), [&](size_t task, size_t) {
+    const size_t first = task / int8_.panel_count() * kRowsAtOnce;
+    multiply_int8(int8_, task % int8_.panel_count(), codes + first * inputs_,
+                  scratch.params() + first, std::min(kRowsAtOnce, rows - first),
+                  y + first * int8_.outputs);
+  });
 }
 
 Result<void> LinearOperator::run(const float* x, size_t rows, float* y,

@@ -1,4 +1,4 @@
-// Linear layers on XNNPACK: float weights as they are; int8 and int4 weights with activations that
+// Linear layers on XNNPACK, and where they are faster on kernels of ours: float weights as they are; int8 and int4 weights with activations that
 // are rotated, where the weights are, and quantised per token (a scale and a zero point each) in
 // the pass that makes them.
 
@@ -12,6 +12,7 @@
 #include <memory>
 #include <string>
 
+#include "kernels/int8_product.h"
 #include "platforms/error.h"
 #include "platforms/memory.h"
 #include "platforms/thread_pool.h"
@@ -44,7 +45,7 @@ class LinearScratch {
   float* row_of(size_t thread) const { return rows() + thread * columns_; }
   float* sums() const { return sums_.as<float>().data(); }
   int8_t* codes() const { return codes_.as<int8_t>().data(); }
-  xnn_quantization_params* params() const { return params_.as<xnn_quantization_params>().data(); }
+  RowCode* params() const { return params_.as<RowCode>().data(); }
   size_t bytes() const {
     return rows_.bytes().size() + sums_.bytes().size() + codes_.bytes().size() +
            params_.bytes().size();
@@ -99,6 +100,8 @@ class LinearOperator {
   // Of float rows x, or of those that are encoded.
   Result<void> multiply(const float* x, size_t rows, float* y, const LinearScratch& scratch,
                         const ThreadPool& pool);
+  void multiply_int8_rows(size_t rows, float* y, const LinearScratch& scratch,
+                          const ThreadPool& pool) const;
   Result<void> prepare(const float* x, size_t rows, float* y, const LinearScratch& scratch,
                        const ThreadPool& pool);
 
@@ -107,6 +110,7 @@ class LinearOperator {
   size_t padded_inputs_ = 0;  // of the operator
   size_t rotation_ = 1;
   BlockMinima minima_;
+  Int8Matrix int8_;     // without panels: XNNPACK multiplies
   Operator operator_;
   // What the operator is set up for.
   size_t rows_ = 0;

@@ -8,6 +8,7 @@
 #include <xnnpack.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -24,6 +25,21 @@ class PackedWeights {
   // What XNNPACK's create functions take. Operators made with it must be deleted before this
   // object.
   xnn_weights_cache_t provider() { return &provider_; }
+
+  // Memory that write(place) has filled from `weights`; null when memory is short.
+  template <class Write>
+  const void* pack(size_t bytes, const void* weights, const Write& write) {
+    // As XNNPACK does.
+    const xnn_weights_cache_look_up_key key{.seed = 0, .kernel = weights, .bias = nullptr};
+    size_t offset = provider_.look_up(provider_.context, &key);
+    if (offset == SIZE_MAX) {
+      void* const place = provider_.reserve_space(provider_.context, bytes);
+      if (place == nullptr) return nullptr;
+      write(place);
+      offset = provider_.look_up_or_insert(provider_.context, &key, place, bytes);
+    }
+    return provider_.offset_to_addr(provider_.context, offset);
+  }
 
   size_t bytes() const { return bytes_; }  // packed so far
 
