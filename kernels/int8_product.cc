@@ -34,9 +34,11 @@ HWY_INLINE void multiply_tile(const Int8Matrix& matrix, const int8_t* panel, siz
   const float* const biases = scales + kPanelOutputs;
   const int8_t* HWY_RESTRICT weights = reinterpret_cast<const int8_t*>(biases + kPanelOutputs);
 
-  hn::Vec<Sums> totals[rows][kVectors];
+  hn::Vec<Sums> totals[rows][kVectors];  // in registers, once the loops are unrolled
+#pragma GCC unroll 8
   for (size_t r = 0; r < rows; ++r) {
     const auto zero = hn::Set(ds, -means[r].zero_point);
+#pragma GCC unroll 3
     for (size_t v = 0; v < kVectors; ++v) {
       totals[r][v] = hn::Mul(zero, hn::Load(ds, sums + v * n));
     }
@@ -44,6 +46,7 @@ HWY_INLINE void multiply_tile(const Int8Matrix& matrix, const int8_t* panel, siz
   for (size_t i = 0; i < matrix.inputs; i += 4, weights += 4 * kPanelOutputs) {
     const auto w0 = hn::Load(Signed(), weights), w1 = hn::Load(Signed(), weights + 4 * n);
     const auto w2 = hn::Load(Signed(), weights + 8 * n);
+#pragma GCC unroll 8
     for (size_t r = 0; r < rows; ++r) {
       const auto four = broadcast_four(Unsigned(), codes + r * matrix.inputs + i);
       totals[r][0] = add_dot(four, w0, totals[r][0]);
@@ -51,9 +54,12 @@ HWY_INLINE void multiply_tile(const Int8Matrix& matrix, const int8_t* panel, siz
       totals[r][2] = add_dot(four, w2, totals[r][2]);
     }
   }
-  for (size_t v = 0; v < kVectors && v * n < outputs; ++v) {
+#pragma GCC unroll 3
+  for (size_t v = 0; v < kVectors; ++v) {
+    if (v * n >= outputs) return;
     const auto scale = hn::Load(d, scales + v * n), bias = hn::Load(d, biases + v * n);
     const size_t left = outputs - v * n;
+#pragma GCC unroll 8
     for (size_t r = 0; r < rows; ++r) {
       const auto factor = hn::Mul(scale, hn::Set(d, means[r].scale));
       const auto product = hn::MulAdd(hn::ConvertTo(d, totals[r][v]), factor, bias);
