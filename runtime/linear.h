@@ -1,6 +1,6 @@
-// Linear layers on XNNPACK, and where they are faster on kernels of ours: float weights as they are; int8 and int4 weights with activations that
-// are rotated, where the weights are, and quantised per token (a scale and a zero point each) in
-// the pass that makes them.
+// Linear layers on XNNPACK, and where they are faster on kernels of ours: float weights as they
+// are; int8 and int4 weights with activations that are rotated, where the weights are, and
+// quantised per token (a scale and a zero point each) in the pass that makes them.
 
 #ifndef VOLVELLE_RUNTIME_LINEAR_H_
 #define VOLVELLE_RUNTIME_LINEAR_H_
@@ -85,6 +85,8 @@ class LinearOperator {
     return multiply(scratch.rows(), rows, y, scratch, pool);
   }
 
+  bool quantises() const { return type_ != TensorType::kF32; }  // its inputs
+
   // The same for x [rows, inputs], contiguous.
   Result<void> run(const float* x, size_t rows, float* y, const LinearScratch& scratch,
                    const ThreadPool& pool);
@@ -110,7 +112,7 @@ class LinearOperator {
   size_t padded_inputs_ = 0;  // of the operator
   size_t rotation_ = 1;
   BlockMinima minima_;
-  Int8Matrix int8_;     // without panels: XNNPACK multiplies
+  Int8Matrix int8_;  // without panels: XNNPACK multiplies
   Operator operator_;
   // What the operator is set up for.
   size_t rows_ = 0;

@@ -74,10 +74,6 @@ void Model::drop_pages(const Tensor& tensor) const {
   }
 }
 
-namespace {
-
-using VisitLinear = std::function<void(const Linear& linear, double share)>;
-
 void visit_linears(const Stack& stack, const VisitLinear& function) {
   if (stack.embedding_projection) function(*stack.embedding_projection, 1);
   for (const Block& block : stack.blocks) {
@@ -100,8 +96,6 @@ void visit_linears(const Stack& stack, const VisitLinear& function) {
   }
   if (stack.head_projection) function(*stack.head_projection, 1);
 }
-
-}  // namespace
 
 void Model::for_each_linear(const VisitLinear& function) const {
   if (!generates_) return visit_linears(*encoder_, function);

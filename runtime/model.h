@@ -271,7 +271,8 @@ struct Task {
   Pooling pooling = Pooling::kNone;
   std::vector<Layer> layers;
   bool normalize = false;
-  bool multi_label = false;
+  bool multi_label = false;  // labels exclude each other not
+  bool regression = false;   // outputs are values, not logits
   std::vector<std::string> labels;
   std::vector<Pooling> further_poolings;  // behind `pooling`'s elements
   size_t max_tokens = 0;                  // of a text; 0: as many as there are positions
@@ -342,6 +343,12 @@ struct Generation {
   std::vector<std::vector<int32_t>> bad_words;
 };
 
+// Calls function(linear, share) for every linear of the stack but a head, in the order of
+// execution; `share` is the part of tokens that go through it: below 1 for experts, 0 for what a
+// source goes through once.
+using VisitLinear = std::function<void(const Linear& linear, double share)>;
+void visit_linears(const Stack& stack, const VisitLinear& function);
+
 class Model {
  public:
   // Maps and verifies the file at `path`.
@@ -379,10 +386,8 @@ class Model {
   // Why a newer generation of the file was passed over for this one; empty: there is none.
   const std::string& damage() const { return damage_; }
 
-  // Calls function(linear, share) for every linear in the order of execution; `share` is the part
-  // of tokens that go through it, below 1 for experts.
-  void for_each_linear(
-      const std::function<void(const Linear& linear, double share)>& function) const;
+  // The same for the decoder and its head, or for an encoder that is alone.
+  void for_each_linear(const VisitLinear& function) const;
 
   // Bytes of packed weights that one decoded token reads: every linear's codes and scales, the
   // head's included.
