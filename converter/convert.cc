@@ -1,8 +1,10 @@
 #include "converter/convert.h"
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <format>
+#include <fstream>
 #include <span>
 #include <type_traits>
 #include <utility>
@@ -20,6 +22,7 @@
 #include "platforms/interrupt.h"
 #include "platforms/thread_pool.h"
 #include "runtime/distance_buckets.h"
+#include "runtime/file_format.h"
 #include "runtime/model.h"
 #include "runtime/sinusoids.h"
 #include "runtime/tokenizer/stored.h"
@@ -331,6 +334,33 @@ Result<void> try_loading(std::span<const std::byte> file, const std::string& pat
   return {};
 }
 
+bool is_model_file(const std::string& path) {
+  std::array<char, kFileMagic.size()> start = {};
+  std::ifstream file(path, std::ios::binary);
+  return file.read(start.data(), start.size()) && start == kFileMagic;
+}
+
+// Not even --force replaces what is read: the source, or a file of its folder that is no model
+// file of an earlier conversion.
+Result<void> spare_source(const std::string& output, const std::string& source) {
+  namespace fs = std::filesystem;
+  std::error_code unknown;
+  if (!fs::exists(output, unknown) || is_model_file(output)) return {};
+  const fs::path path(source);
+  const bool folder = fs::is_directory(path, unknown);
+  bool own = !folder && fs::equivalent(output, path, unknown);
+  if (folder || path.extension() == ".safetensors") {
+    const fs::path root = fs::weakly_canonical(folder ? path : path.parent_path(), unknown);
+    const fs::path inside = fs::weakly_canonical(output, unknown).lexically_relative(root);
+    own |= !inside.empty() && *inside.begin() != "..";
+  }
+  if (!own) return {};
+  return fail(
+      "{}: is a file of the source {}, which a conversion does not replace; choose another "
+      "name",
+      output, source);
+}
+
 }  // namespace
 
 Result<ConvertReport> convert(const ConvertOptions& options, const ThreadPool& threads) {
@@ -343,6 +373,7 @@ Result<ConvertReport> convert(const ConvertOptions& options, const ThreadPool& t
   }
   VOLVELLE_ASSIGN_OR_RETURN(OpenedSource opened,
                             open_source(options.source, options.ignored_keys, options.tokenizer));
+  VOLVELLE_RETURN_IF_ERROR(spare_source(options.output, opened.path));
   VOLVELLE_ASSIGN_OR_RETURN(recipe::Model model, describe(*opened.family, opened.checkpoint));
   VOLVELLE_RETURN_IF_ERROR(read_sentence_modules(opened.path, model));
   VOLVELLE_ASSIGN_OR_RETURN(const std::optional<uint64_t> reach,

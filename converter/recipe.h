@@ -227,6 +227,7 @@ struct Task {
   uint32_t max_tokens = 0;                                        // 0: as many as positions
   std::vector<std::pair<std::string, std::string>> prompts = {};  // names and texts
   int default_prompt = -1;
+  bool regression = false;
 };
 
 struct Stack {

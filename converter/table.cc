@@ -213,7 +213,7 @@ Offset<file::Task> add(FlatBufferBuilder& builder, const recipe::Task& task) {
   const auto prompt_list = builder.CreateVector(prompts);
   return file::CreateTask(builder, task.kind, task.pooling, layer_list, task.normalize, labels,
                           task.multi_label, further, task.max_tokens, prompt_list,
-                          task.default_prompt);
+                          task.default_prompt, task.regression);
 }
 
 Offset<file::Block> add(FlatBufferBuilder& builder, const recipe::Block& block) {

@@ -61,6 +61,18 @@ struct GeluErf {
   }
 };
 
+struct CoarseGeluErf {
+  template <class D, class V = hn::Vec<D>>
+  HWY_INLINE V operator()(D d, V x) const {
+    // max(x, 0) - |x| erfc(|x| / sqrt 2) / 2, the latter without |x| a minimax fit. The order of
+    // the operands matters on x86: a second one that is not a number is the result.
+    const V bounded = hn::Min(hn::Abs(x), hn::Set(d, 3.9f));
+    const V rest = polynomial(d, bounded, 0.4993295f, -0.3851953f, -0.05218343f, 0.14727508f,
+                              -0.060467068f, 0.010490479f, -0.00068655453f);
+    return hn::NegMulAdd(bounded, rest, hn::Max(hn::Zero(d), x));
+  }
+};
+
 struct GeluTanh {
   template <class D, class V = hn::Vec<D>>
   HWY_INLINE V operator()(D d, V x) const {
@@ -112,16 +124,30 @@ void gate(Activation activation, const float* gate_up, size_t gate_up_stride, si
   });
 }
 
+template <class Function>
+HWY_INLINE void apply(Function function, const float* x, size_t x_stride, size_t rows, size_t width,
+                      float* y, size_t y_stride) {
+  const Floats d;
+  for (size_t row = 0; row < rows; ++row) {
+    for_each_vector(d, width, [&](auto lanes, size_t i) HWY_ATTR {
+      lanes.store(function(d, lanes.load(d, x + row * x_stride + i)), d, y + row * y_stride + i);
+    });
+  }
+}
+
 void activate(Activation activation, const float* x, size_t x_stride, size_t rows, size_t width,
               float* y, size_t y_stride) {
-  const Floats d;
   with_function(activation, [&](auto function) HWY_ATTR {
-    for (size_t row = 0; row < rows; ++row) {
-      for_each_vector(d, width, [&](auto lanes, size_t i) HWY_ATTR {
-        lanes.store(function(d, lanes.load(d, x + row * x_stride + i)), d, y + row * y_stride + i);
-      });
-    }
+    apply(function, x, x_stride, rows, width, y, y_stride);
   });
+}
+
+void activate_coarsely(Activation activation, const float* x, size_t x_stride, size_t rows,
+                       size_t width, float* y, size_t y_stride) {
+  if (activation != Activation::kGeluErf) {
+    return HWY_NAMESPACE::activate(activation, x, x_stride, rows, width, y, y_stride);
+  }
+  apply(CoarseGeluErf(), x, x_stride, rows, width, y, y_stride);
 }
 
 void soft_cap(float cap, size_t count, float* x) {
@@ -140,6 +166,7 @@ namespace volvelle {
 
 HWY_EXPORT(gate);
 HWY_EXPORT(activate);
+HWY_EXPORT(activate_coarsely);
 HWY_EXPORT(soft_cap);
 
 void gate(Activation activation, const float* gate_up, size_t gate_up_stride, size_t rows,
@@ -150,6 +177,11 @@ void gate(Activation activation, const float* gate_up, size_t gate_up_stride, si
 void activate(Activation activation, const float* x, size_t x_stride, size_t rows, size_t width,
               float* y, size_t y_stride) {
   HWY_DYNAMIC_DISPATCH(activate)(activation, x, x_stride, rows, width, y, y_stride);
+}
+
+void activate_coarsely(Activation activation, const float* x, size_t x_stride, size_t rows,
+                       size_t width, float* y, size_t y_stride) {
+  HWY_DYNAMIC_DISPATCH(activate_coarsely)(activation, x, x_stride, rows, width, y, y_stride);
 }
 
 void soft_cap(float cap, size_t count, float* x) { HWY_DYNAMIC_DISPATCH(soft_cap)(cap, count, x); }

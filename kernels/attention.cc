@@ -606,10 +606,17 @@ void attend(const AttentionShape& shape, const CacheView& cache, const Attention
   with_attending(shape, cache, chunk, kv_head, first, count, scratch, [&](const auto& attending) {
     const Workspace& work = attending.work();
     const RowState merged(work.merged, rows, elements), part(work.part, rows, elements);
-    clear(merged, rows, elements);
     const size_t last = attending.end_position();
-    for (size_t p = attending.first_position(), end = 0; p < last; p = end) {
-      end = std::min(cut_end(cache, p, kAttentionPart), last);
+    size_t p = attending.first_position();
+    const auto part_end = [&] { return std::min(cut_end(cache, p, kAttentionPart), last); };
+    if (part_end() == last) {  // the only one, which to merge would not change
+      attending.run(p, last, merged);
+      p = last;
+    } else {
+      clear(merged, rows, elements);
+    }
+    for (size_t end = 0; p < last; p = end) {
+      end = part_end();
       attending.run(p, end, part);
       merge(part, rows, elements, merged);
     }
@@ -627,6 +634,23 @@ void attend_part(const AttentionShape& shape, const CacheView& cache, const Atte
     const size_t end = std::min(cut_end(cache, p, kAttentionPart), attending.end_position());
     attending.run(p, end, RowState(partial, rows, elements));
   });
+}
+
+// Four tokens' keys, of a multiple of 4 elements, into a float cache at key_index(slot, 0, ...) of
+// a slot that is one: four elements of the four become four elements' lanes.
+void store_four_keys(size_t head_dim, const float* rows, size_t stride, float* keys) {
+  const hn::CappedTag<float, 4> d;
+  for (size_t e = 0; e < head_dim; e += 4) {
+    const auto a = hn::LoadU(d, rows + e), b = hn::LoadU(d, rows + stride + e);
+    const auto c = hn::LoadU(d, rows + 2 * stride + e), f = hn::LoadU(d, rows + 3 * stride + e);
+    const auto ab = hn::InterleaveLower(d, a, b), ab2 = hn::InterleaveUpper(d, a, b);
+    const auto cf = hn::InterleaveLower(d, c, f), cf2 = hn::InterleaveUpper(d, c, f);
+    float* const to = keys + e * kKeyLanes;
+    hn::StoreU(hn::ConcatLowerLower(d, cf, ab), d, to);
+    hn::StoreU(hn::ConcatUpperUpper(d, cf, ab), d, to + kKeyLanes);
+    hn::StoreU(hn::ConcatLowerLower(d, cf2, ab2), d, to + 2 * kKeyLanes);
+    hn::StoreU(hn::ConcatUpperUpper(d, cf2, ab2), d, to + 3 * kKeyLanes);
+  }
 }
 
 }  // namespace volvelle::VOLVELLE_TARGET
@@ -677,6 +701,7 @@ void store_row(CacheType type, size_t head_dim, const float* from, size_t start,
 }  // namespace
 
 HWY_EXPORT(transform);
+HWY_EXPORT(store_four_keys);
 HWY_EXPORT(attend);
 HWY_EXPORT(attend_part);
 HWY_EXPORT(merge_parts);
@@ -739,31 +764,47 @@ float store_codes(const float* row, size_t head_dim, bool transformed, int offse
 
 }  // namespace
 
-void store_key(const CacheView& cache, const AttentionShape& shape, size_t kv_head, size_t slot,
-               const float* row) {
-  const size_t elements = cache_row_elements(shape.head_dim);
+void store_keys(const CacheView& cache, const AttentionShape& shape, size_t kv_head, size_t slot,
+                size_t count, const float* rows, size_t stride) {
+  const size_t head_dim = shape.head_dim, elements = cache_row_elements(head_dim);
   const size_t before = kv_head * cache_slots(cache.type, cache.slots);
-  if (cache.type != CacheType::kQ8) {
+  const bool fours = cache.type == CacheType::kF32 && head_dim == elements;
+  for (const size_t end = slot + count; slot < end; ++slot, rows += stride) {
+    if (cache.type == CacheType::kQ8) {
+      cache.key_scales[before + slot] = store_codes(
+          rows, head_dim, q8_transforms_keys(shape), kKeyOffset,
+          [&](size_t e) { return q8_key_index(slot, e, elements); },
+          static_cast<uint8_t*>(cache.keys) + before * elements);
+      continue;
+    }
     const size_t start = before * elements + key_index(slot, 0, elements);
-    return store_row(cache.type, shape.head_dim, row, start, kKeyLanes, cache.keys);
+    if (fours && slot % 4 == 0 && end - slot >= 4) {
+      HWY_DYNAMIC_DISPATCH(store_four_keys)
+      (head_dim, rows, stride, static_cast<float*>(cache.keys) + start);
+      slot += 3, rows += 3 * stride;
+      continue;
+    }
+    store_row(cache.type, head_dim, rows, start, kKeyLanes, cache.keys);
   }
-  cache.key_scales[before + slot] = store_codes(
-      row, shape.head_dim, q8_transforms_keys(shape), kKeyOffset,
-      [&](size_t e) { return q8_key_index(slot, e, elements); },
-      static_cast<uint8_t*>(cache.keys) + before * elements);
 }
 
-void store_value(const CacheView& cache, const AttentionShape& shape, size_t kv_head, size_t slot,
-                 const float* row) {
-  const size_t elements = cache_row_elements(shape.head_dim);
+void store_values(const CacheView& cache, const AttentionShape& shape, size_t kv_head, size_t slot,
+                  size_t count, const float* rows, size_t stride) {
+  const size_t head_dim = shape.head_dim, elements = cache_row_elements(head_dim);
   const size_t before = kv_head * cache_slots(cache.type, cache.slots);
-  if (cache.type != CacheType::kQ8) {
-    return store_row(cache.type, shape.head_dim, row, (before + slot) * elements, 1, cache.values);
+  for (const size_t end = slot + count; slot < end; ++slot, rows += stride) {
+    const size_t start = (before + slot) * elements;
+    if (cache.type == CacheType::kQ8) {
+      cache.value_scales[before + slot] = store_codes(
+          rows, head_dim, q8_transforms_values(shape), 0,
+          [&](size_t e) { return q8_value_index(slot, e, elements); },
+          static_cast<int8_t*>(cache.values) + before * elements);
+    } else if (cache.type == CacheType::kF32 && head_dim == elements) {
+      std::copy_n(rows, head_dim, static_cast<float*>(cache.values) + start);
+    } else {
+      store_row(cache.type, head_dim, rows, start, 1, cache.values);
+    }
   }
-  cache.value_scales[before + slot] = store_codes(
-      row, shape.head_dim, q8_transforms_values(shape), 0,
-      [&](size_t e) { return q8_value_index(slot, e, elements); },
-      static_cast<int8_t*>(cache.values) + before * elements);
 }
 
 }  // namespace volvelle

@@ -143,12 +143,12 @@ struct AttentionChunk {
   size_t keys = 0;  // bidirectional: positions that are stored, from the session's first on
 };
 
-// Stores one token's row of one head (keys already rotated): `row` [head_dim] into slot `slot` of
-// head `kv_head`.
-void store_key(const CacheView& cache, const AttentionShape& shape, size_t kv_head, size_t slot,
-               const float* row);
-void store_value(const CacheView& cache, const AttentionShape& shape, size_t kv_head, size_t slot,
-                 const float* row);
+// Stores `count` tokens' rows of head `kv_head` (keys already rotated), token t's [head_dim] at
+// rows + t * stride, into slots [slot, slot + count), of which there are so many.
+void store_keys(const CacheView& cache, const AttentionShape& shape, size_t kv_head, size_t slot,
+                size_t count, const float* rows, size_t stride);
+void store_values(const CacheView& cache, const AttentionShape& shape, size_t kv_head, size_t slot,
+                  size_t count, const float* rows, size_t stride);
 
 // Query tokens that one call of `attend` takes at most.
 inline constexpr size_t kAttentionTokens = 16;

@@ -24,7 +24,8 @@ HWY_INLINE hn::Vec<Floats> combine(size_t stride, hn::Vec<Floats> v, hn::Vec<Flo
   const hn::RebindToUnsigned<Floats> du;
   const auto second = hn::And(hn::Iota(du, 0), hn::Set(du, static_cast<uint32_t>(stride)));
   const auto is_second = hn::RebindMask(d, hn::Ne(second, hn::Zero(du)));
-  return hn::Add(partners, hn::IfThenElse(is_second, hn::Neg(v), v));
+  const auto one = hn::Set(d, 1.0f);
+  return hn::MulAdd(v, hn::IfThenElse(is_second, hn::Neg(one), one), partners);  // rounds once
 }
 
 HWY_INLINE hn::Vec<Floats> transform_lanes(size_t block, hn::Vec<Floats> v) {
@@ -65,21 +66,57 @@ HWY_INLINE void transform_strides(size_t stride, size_t count, float scale, floa
   }
 }
 
+// Butterflies within vectors, each of which holds whole blocks or is part of one. Outputs are
+// multiplied by `scale`.
+HWY_INLINE void transform_vectors(size_t block, size_t count, float scale, float* x) {
+  const Floats d;
+  for_each_vector(d, count, [&](auto part, size_t i) HWY_ATTR {
+    const auto v = transform_lanes(block, part.load(d, x + i));
+    part.store(hn::Mul(v, hn::Set(d, scale)), d, x + i);
+  });
+}
+
+HWY_INLINE void butterfly(hn::Vec<Floats>& a, hn::Vec<Floats>& b) {
+  const auto sum = hn::Add(a, b);
+  b = hn::Sub(a, b);
+  a = sum;
+}
+
+// Vectors that butterflies join while they stay in registers.
+constexpr size_t kGroup = 8;
+
+// All butterflies within kGroup vectors. Outputs are multiplied by `scale`.
+HWY_INLINE void transform_group(float scale, float* x) {
+  const Floats d;
+  const size_t n = hn::Lanes(d);
+  const auto load = [&](size_t i) HWY_ATTR { return transform_lanes(n, hn::LoadU(d, x + i * n)); };
+  auto v0 = load(0), v1 = load(1), v2 = load(2), v3 = load(3);
+  auto v4 = load(4), v5 = load(5), v6 = load(6), v7 = load(7);
+  butterfly(v0, v1), butterfly(v2, v3), butterfly(v4, v5), butterfly(v6, v7);
+  butterfly(v0, v2), butterfly(v1, v3), butterfly(v4, v6), butterfly(v5, v7);
+  butterfly(v0, v4), butterfly(v1, v5), butterfly(v2, v6), butterfly(v3, v7);
+  const auto store = [&](size_t i, hn::Vec<Floats> v)
+                         HWY_ATTR { hn::StoreU(hn::Mul(v, hn::Set(d, scale)), d, x + i * n); };
+  store(0, v0), store(1, v1), store(2, v2), store(3, v3);
+  store(4, v4), store(5, v5), store(6, v6), store(7, v7);
+}
+
 // x = scale * S x in each block, S being the matrix of signs (-1)^popcount(i & j). Each element is
 // a sum in one fixed order.
 //
 //   x      [count]
 //   block  a power of two that divides `count`
 HWY_INLINE void transform_blocks(size_t block, size_t count, float scale, float* x) {
-  const Floats d;
-  const size_t lanes = hn::Lanes(d);
-  const auto lane_scale = hn::Set(d, block <= lanes ? scale : 1.0f);
-  // A vector holds whole blocks, or a block whole vectors.
-  for_each_vector(d, count, [&](auto part, size_t i) HWY_ATTR {
-    const auto v = transform_lanes(block, part.load(d, x + i));
-    part.store(hn::Mul(v, lane_scale), d, x + i);
-  });
-  for (size_t stride = lanes; stride < block;) {
+  const size_t lanes = hn::Lanes(Floats());
+  size_t stride = lanes;  // up to which butterflies are done
+  if (block >= kGroup * lanes) {
+    stride = kGroup * lanes;
+    const float factor = block == stride ? scale : 1.0f;
+    for (size_t i = 0; i < count; i += stride) transform_group(factor, x + i);
+  } else {
+    transform_vectors(block, count, block <= lanes ? scale : 1.0f, x);
+  }
+  while (stride < block) {
     const bool twice = 2 * stride < block;
     const size_t next = stride * (twice ? 4 : 2);
     const float factor = next >= block ? scale : 1.0f;

@@ -13,6 +13,7 @@ HWY_BEFORE_NAMESPACE();
 namespace volvelle::HWY_NAMESPACE {
 
 using Codes = hn::Rebind<int8_t, Floats>;
+using UnsignedCodes = hn::Rebind<uint8_t, Floats>;
 using Halves = hn::Rebind<hwy::float16_t, Floats>;
 using HalfBits = hn::Rebind<uint16_t, Floats>;
 
@@ -33,40 +34,66 @@ float quantize_q8(const float* x, size_t count, int8_t* codes) {
   return scale;
 }
 
-RowCode quantize_activations(const float* x, size_t count, int8_t* codes) {
+HWY_INLINE hn::Vec<hn::RebindToSigned<Floats>> to_steps(hn::Vec<Floats> x, hn::Vec<Floats> factor) {
+  return hn::NearestInt(hn::Mul(x, factor));
+}
+
+// Codes of signed bytes, to which `offset` is added.
+template <class DCode>
+HWY_INLINE RowCode quantize_row(DCode dc, int32_t offset, const float* x, size_t count,
+                                hn::TFromD<DCode>* codes) {
   const Floats d;
   const hn::RebindToSigned<Floats> di;
-  const size_t lanes = hn::Lanes(d);
   auto least = hn::Zero(d), greatest = least, poison = least;
-  auto least2 = least, greatest2 = least, poison2 = least;
+  const auto see = [&](auto a, auto b) HWY_ATTR {
+    least = hn::Min(least, hn::Min(a, b)), greatest = hn::Max(greatest, hn::Max(a, b));
+    // NaN for NaN and infinity, else zero
+    poison = hn::Or(poison, hn::Or(hn::Sub(a, a), hn::Sub(b, b)));
+  };
+  const size_t lanes = hn::Lanes(d);
   size_t i = 0;
   for (; i + 2 * lanes <= count; i += 2 * lanes) {
-    const auto a = hn::LoadU(d, x + i), b = hn::LoadU(d, x + i + lanes);
-    least = hn::Min(least, a), greatest = hn::Max(greatest, a);
-    least2 = hn::Min(least2, b), greatest2 = hn::Max(greatest2, b);
-    poison = hn::MulAdd(a, hn::Zero(d), poison);  // a NaN for each NaN and each infinity
-    poison2 = hn::MulAdd(b, hn::Zero(d), poison2);
+    see(hn::LoadU(d, x + i), hn::LoadU(d, x + i + lanes));
   }
   for (; i < count; i += lanes) {
     const auto a = hn::LoadN(d, x + i, count - i);
-    least = hn::Min(least, a), greatest = hn::Max(greatest, a);
-    poison = hn::MulAdd(a, hn::Zero(d), poison);
+    see(a, a);
   }
-  const float low = hn::ReduceMin(d, hn::Min(least, least2));
-  const float high = hn::ReduceMax(d, hn::Max(greatest, greatest2));
-  const float nothing = hn::ReduceSum(d, hn::Add(poison, poison2));
+  const float low = hn::ReduceMin(d, least);
+  const float high = hn::ReduceMax(d, greatest);
+  const float nothing = hn::ReduceSum(d, poison);
   RowCode code{0, (high - low) / 255.0f};
   const float inverse = nothing == 0 && code.scale >= 0x1p-126f ? 1.0f / code.scale : 0.0f;
   if (nothing != 0) code.scale = nothing;
   code.zero_point =
-      static_cast<int32_t>(std::nearbyint(-128.0f - (inverse > 0 ? low * inverse : 0)));
+      static_cast<int32_t>(std::nearbyint(-128.0f - (inverse > 0 ? low * inverse : 0))) + offset;
   const auto zero = hn::Set(di, code.zero_point);
   const auto factor = hn::Set(d, inverse);
-  for_each_vector(d, count, [&](auto part, size_t at) HWY_ATTR {
-    const auto step = hn::NearestInt(hn::Mul(part.load(d, x + at), factor));
-    part.store(hn::DemoteTo(Codes(), hn::Add(step, zero)), Codes(), codes + at);
+  const hn::Repartition<int16_t, Floats> dh;
+  const hn::Repartition<hn::TFromD<DCode>, Floats> whole;
+  const auto shift = hn::Set(dh, static_cast<int16_t>(code.zero_point));
+  for (i = 0; i + 4 * lanes <= count; i += 4 * lanes) {
+    const auto a = to_steps(hn::LoadU(d, x + i), factor);
+    const auto b = to_steps(hn::LoadU(d, x + i + lanes), factor);
+    const auto c = to_steps(hn::LoadU(d, x + i + 2 * lanes), factor);
+    const auto e = to_steps(hn::LoadU(d, x + i + 3 * lanes), factor);
+    const auto ab = hn::Add(hn::OrderedDemote2To(dh, a, b), shift);
+    const auto ce = hn::Add(hn::OrderedDemote2To(dh, c, e), shift);
+    hn::StoreU(hn::OrderedDemote2To(whole, ab, ce), whole, codes + i);
+  }
+  for_each_vector(d, count - i, [&](auto part, size_t at) HWY_ATTR {
+    const auto step = to_steps(part.load(d, x + i + at), factor);
+    part.store(hn::DemoteTo(dc, hn::Add(step, zero)), dc, codes + i + at);
   });
   return code;
+}
+
+RowCode quantize_activations(const float* x, size_t count, int8_t* codes) {
+  return quantize_row(Codes(), 0, x, count, codes);
+}
+
+RowCode quantize_unsigned(const float* x, size_t count, uint8_t* codes) {
+  return quantize_row(UnsignedCodes(), 128, x, count, codes);
 }
 
 void dequantize_q8(const int8_t* codes, float scale, size_t count, float* y) {
@@ -103,6 +130,7 @@ namespace volvelle {
 
 HWY_EXPORT(quantize_q8);
 HWY_EXPORT(quantize_activations);
+HWY_EXPORT(quantize_unsigned);
 HWY_EXPORT(dequantize_q8);
 HWY_EXPORT(to_f16);
 HWY_EXPORT(from_f16);
@@ -113,6 +141,10 @@ float quantize_q8(const float* x, size_t count, int8_t* codes) {
 
 RowCode quantize_activations(const float* x, size_t count, int8_t* codes) {
   return HWY_DYNAMIC_DISPATCH(quantize_activations)(x, count, codes);
+}
+
+RowCode quantize_unsigned(const float* x, size_t count, uint8_t* codes) {
+  return HWY_DYNAMIC_DISPATCH(quantize_unsigned)(x, count, codes);
 }
 
 void dequantize_q8(const int8_t* codes, float scale, size_t count, float* y) {

@@ -32,6 +32,9 @@ struct RowCode {
 //   codes  [count]
 RowCode quantize_activations(const float* x, size_t count, int8_t* codes);
 
+// The same with codes, and a zero point, that are 128 more.
+RowCode quantize_unsigned(const float* x, size_t count, uint8_t* codes);
+
 // y = codes * scale.
 void dequantize_q8(const int8_t* codes, float scale, size_t count, float* y);
 
@@ -42,6 +45,7 @@ void from_f16(const uint16_t* x, size_t count, float* y);
 
 namespace scalar {
 RowCode quantize_activations(const float* x, size_t count, int8_t* codes);
+RowCode quantize_unsigned(const float* x, size_t count, uint8_t* codes);
 float quantize_q8(const float* x, size_t count, int8_t* codes);
 void dequantize_q8(const int8_t* codes, float scale, size_t count, float* y);
 void to_f16(const float* x, size_t count, uint16_t* y);

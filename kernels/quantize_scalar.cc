@@ -63,6 +63,13 @@ RowCode quantize_activations(const float* x, size_t count, int8_t* codes) {
   return code;
 }
 
+RowCode quantize_unsigned(const float* x, size_t count, uint8_t* codes) {
+  RowCode code = quantize_activations(x, count, reinterpret_cast<int8_t*>(codes));
+  code.zero_point += 128;
+  for (size_t i = 0; i < count; ++i) codes[i] ^= 128;
+  return code;
+}
+
 void dequantize_q8(const int8_t* codes, float scale, size_t count, float* y) {
   for (size_t i = 0; i < count; ++i) y[i] = codes[i] * scale;
 }

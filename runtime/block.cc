@@ -275,13 +275,11 @@ Result<void> BlockOperator::read_source(const float* x, size_t first, size_t row
   VOLVELLE_RETURN_IF_ERROR(cross_key_value_.run(x, rows, workspace.source, workspace.linear, pool));
   const AttentionShape shape = attention_shape(cross);
   for_rows(pool, rows, [&](size_t start, size_t count, size_t) {
-    for (size_t row = start; row < start + count; ++row) {
-      const float* keys = workspace.source + row * 2 * cross.width();
-      const float* values = keys + cross.width();
-      for (size_t head = 0; head < cross.heads; ++head) {
-        store_key(cache, shape, head, first + row, keys + head * cross.head_dim);
-        store_value(cache, shape, head, first + row, values + head * cross.head_dim);
-      }
+    const size_t stride = 2 * cross.width();
+    const float* keys = workspace.source + start * stride;
+    for (size_t head = 0; head < cross.heads; ++head, keys += cross.head_dim) {
+      store_keys(cache, shape, head, first + start, count, keys, stride);
+      store_values(cache, shape, head, first + start, count, keys + cross.width(), stride);
     }
   });
   return {};
@@ -313,7 +311,8 @@ Result<void> BlockOperator::finish_expert(ExpertOperator& expert, size_t tokens,
       gate(feed_forward.activation, w.gate_up + first * 2 * inner, 2 * inner, count, inner, to,
            inner);
     } else {
-      activate(feed_forward.activation, w.gate_up + first * inner, inner, count, inner, to, inner);
+      const auto function = expert.down.quantises() ? activate_coarsely : activate;
+      function(feed_forward.activation, w.gate_up + first * inner, inner, count, inner, to, inner);
     }
   };
   return expert.down.run_made(tokens, gated, output, w.linear, pool);
@@ -431,13 +430,18 @@ void BlockOperator::prepare_heads(const Chunk& chunk, std::span<const CacheView>
                  attention.query_width(), queries + t * stride);
       }
     }
-    // Head by head: neighbouring slots of a head share cache lines.
-    for (size_t head = 0; head < attention.kv_heads; ++head) {
-      for (size_t t = 0; t < count; ++t) {
-        const CacheView& cache = caches[chunk.sequence_of[first + t]];
-        const size_t slot = (chunk.positions[first + t] - cache.first_position) % cache.slots;
-        store_key(cache, shape, head, slot, keys + t * stride + head * head_dim);
-        store_value(cache, shape, head, slot, values + t * stride + head * head_dim);
+    // Tokens of one sequence whose slots follow each other, head by head: neighbouring slots of a
+    // head share cache lines.
+    for (size_t t = 0, run = 0; t < count; t += run) {
+      const uint32_t sequence = chunk.sequence_of[first + t];
+      const CacheView& cache = caches[sequence];
+      const size_t slot = (chunk.positions[first + t] - cache.first_position) % cache.slots;
+      const size_t most = std::min(count - t, cache.slots - slot);
+      for (run = 1; run < most && chunk.sequence_of[first + t + run] == sequence;) ++run;
+      for (size_t head = 0; head < attention.kv_heads; ++head) {
+        const size_t at = t * stride + head * head_dim;
+        store_keys(cache, shape, head, slot, run, keys + at, stride);
+        store_values(cache, shape, head, slot, run, values + at, stride);
       }
     }
   });

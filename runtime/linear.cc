@@ -7,6 +7,7 @@
 
 #include "kernels/block_minima.h"
 #include "kernels/hadamard.h"
+#include "kernels/int8_product.h"
 #include "kernels/quantize.h"
 
 namespace volvelle {
@@ -21,7 +22,7 @@ Result<LinearScratch> LinearScratch::make(size_t rows, size_t columns, size_t th
   VOLVELLE_ASSIGN_OR_RETURN(scratch.codes_, AlignedBuffer::make(rows * columns + XNN_EXTRA_BYTES));
   VOLVELLE_ASSIGN_OR_RETURN(scratch.params_,
                             AlignedBuffer::make((rows + XNN_EXTRA_QUANTIZATION_PARAMS) *
-                                                sizeof(xnn_quantization_params)));
+                                                sizeof(RowCode)));
   return scratch;
 }
 
@@ -34,7 +35,13 @@ Result<LinearOperator> LinearOperator::make(const Model& model, const Linear& li
   result.padded_inputs_ = weight.padded_columns();
   result.rotation_ = weight.rotation;
   result.minima_ = weight.block_minima();
-  VOLVELLE_ASSIGN_OR_RETURN(result.operator_, packed.create(model, linear));
+  if (PackedWeights::takes_panels(weight)) {
+    result.int8_ = {.inputs = result.padded_inputs_, .outputs = weight.rows};
+  }
+  VOLVELLE_ASSIGN_OR_RETURN(PackedLinear made, packed.create(model, linear));
+  result.operator_ = std::move(made.xnn);
+  result.packed_ = &packed;
+  result.panels_ = made.panels;
   return result;
 }
 
@@ -43,6 +50,8 @@ Result<void> LinearOperator::prepare(const float* x, size_t rows, float* y,
   rows_ = 0;  // until all of it has worked
   xnn_operator_t multiply = operator_.get();
   xnn_status status = xnn_status_success;
+  static_assert(sizeof(RowCode) == sizeof(xnn_quantization_params));
+  const auto* params = reinterpret_cast<const xnn_quantization_params*>(scratch.params());
   const auto step = [&status](auto function, auto... arguments) {
     if (status == xnn_status_success) status = function(arguments...);
   };
@@ -54,12 +63,12 @@ Result<void> LinearOperator::prepare(const float* x, size_t rows, float* y,
     case TensorType::kQ8:
       step(xnn_reshape_fully_connected_nc_qd8_f32_qc8w, multiply, rows, pool.native());
       step(xnn_setup_fully_connected_nc_qd8_f32_qc8w, multiply, scratch.codes(), y,
-           scratch.params());
+           params);
       break;
     case TensorType::kQ4:
       step(xnn_reshape_fully_connected_nc_qd8_f32_qb4w, multiply, rows, pool.native());
       step(xnn_setup_fully_connected_nc_qd8_f32_qb4w, multiply, scratch.codes(), y,
-           scratch.params());
+           params);
       break;
   }
   if (status != xnn_status_success)
@@ -72,13 +81,20 @@ void LinearOperator::encode(float* row, size_t r, const LinearScratch& scratch) 
   hadamard(rotation_, inputs_, row);
   if (minima_.codes != nullptr) sum_blocks(row, inputs_, scratch.sums() + r * minima_.blocks);
   int8_t* const codes = scratch.codes() + r * padded_inputs_;
-  const RowCode code = quantize_activations(row, inputs_, codes);
+  if (int8_.outputs > 0) {
+    scratch.params()[r] = quantize_unsigned(row, inputs_, reinterpret_cast<uint8_t*>(codes));
+    return;
+  }
+  scratch.params()[r] = quantize_activations(row, inputs_, codes);
   std::fill(codes + inputs_, codes + padded_inputs_, int8_t{0});
-  scratch.params()[r] = {code.zero_point, code.scale};
 }
 
 Result<void> LinearOperator::multiply(const float* x, size_t rows, float* y,
                                       const LinearScratch& scratch, const ThreadPool& pool) {
+  if (int8_.outputs > 0) {
+    multiply_int8_rows(rows, y, scratch, pool);
+    return {};
+  }
   if (rows != rows_ || x != x_ || y != y_)
     VOLVELLE_RETURN_IF_ERROR(prepare(x, rows, y, scratch, pool));
   if (type_ != TensorType::kF32) {
@@ -101,6 +117,22 @@ Result<void> LinearOperator::multiply(const float* x, size_t rows, float* y,
     });
   }
   return {};
+}
+
+// A panel meets all rows, of which the cache holds the codes, before the next.
+void LinearOperator::multiply_int8_rows(size_t rows, float* y, const LinearScratch& scratch,
+                                        const ThreadPool& pool) const {
+  constexpr size_t kRowsAtOnce = 256;
+  const size_t groups = (rows + kRowsAtOnce - 1) / kRowsAtOnce;
+  const auto* const codes = reinterpret_cast<const uint8_t*>(scratch.codes());
+  Int8Matrix matrix = int8_;
+  matrix.panels = packed_->address(panels_);
+  pool.parallel_for(groups * int8_.panel_count(), [&](size_t task, size_t) {
+    const size_t first = task / int8_.panel_count() * kRowsAtOnce;
+    multiply_int8(matrix, task % int8_.panel_count(), codes + first * inputs_,
+                  scratch.params() + first, std::min(kRowsAtOnce, rows - first),
+                  y + first * int8_.outputs);
+  });
 }
 
 Result<void> LinearOperator::run(const float* x, size_t rows, float* y,

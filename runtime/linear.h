@@ -1,6 +1,6 @@
-// Linear layers on XNNPACK: float weights as they are; int8 and int4 weights with activations that
-// are rotated, where the weights are, and quantised per token (a scale and a zero point each) in
-// the pass that makes them.
+// Linear layers on XNNPACK, and where they are faster on kernels of ours: float weights as they
+// are; int8 and int4 weights with activations that are rotated, where the weights are, and
+// quantised per token (a scale and a zero point each) in the pass that makes them.
 
 #ifndef VOLVELLE_RUNTIME_LINEAR_H_
 #define VOLVELLE_RUNTIME_LINEAR_H_
@@ -12,6 +12,7 @@
 #include <memory>
 #include <string>
 
+#include "kernels/int8_product.h"
 #include "platforms/error.h"
 #include "platforms/memory.h"
 #include "platforms/thread_pool.h"
@@ -44,7 +45,7 @@ class LinearScratch {
   float* row_of(size_t thread) const { return rows() + thread * columns_; }
   float* sums() const { return sums_.as<float>().data(); }
   int8_t* codes() const { return codes_.as<int8_t>().data(); }
-  xnn_quantization_params* params() const { return params_.as<xnn_quantization_params>().data(); }
+  RowCode* params() const { return params_.as<RowCode>().data(); }
   size_t bytes() const {
     return rows_.bytes().size() + sums_.bytes().size() + codes_.bytes().size() +
            params_.bytes().size();
@@ -83,6 +84,8 @@ class LinearOperator {
     return multiply(scratch.rows(), rows, y, scratch, pool);
   }
 
+  bool quantises() const { return type_ != TensorType::kF32; }  // its inputs
+
   // The same for x [rows, inputs], contiguous.
   Result<void> run(const float* x, size_t rows, float* y, const LinearScratch& scratch,
                    const ThreadPool& pool);
@@ -93,6 +96,8 @@ class LinearOperator {
   // Of float rows x, or of those that are encoded.
   Result<void> multiply(const float* x, size_t rows, float* y, const LinearScratch& scratch,
                         const ThreadPool& pool);
+  void multiply_int8_rows(size_t rows, float* y, const LinearScratch& scratch,
+                          const ThreadPool& pool) const;
   Result<void> prepare(const float* x, size_t rows, float* y, const LinearScratch& scratch,
                        const ThreadPool& pool);
 
@@ -101,7 +106,10 @@ class LinearOperator {
   size_t padded_inputs_ = 0;  // of the operator
   size_t rotation_ = 1;
   BlockMinima minima_;
-  XnnOperator operator_;
+  XnnOperator operator_;  // null: products of our own
+  Int8Matrix int8_;       // what they multiply by, its panels aside
+  const PackedWeights* packed_ = nullptr;
+  size_t panels_ = 0;
   // What the operator is set up for.
   size_t rows_ = 0;
   const float* x_ = nullptr;

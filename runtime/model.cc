@@ -86,10 +86,6 @@ void Model::drop_pages(const Tensor& tensor) const {
   }
 }
 
-namespace {
-
-using VisitLinear = std::function<void(const Linear& linear, double share)>;
-
 void visit_linears(const Stack& stack, const VisitLinear& function) {
   if (stack.embedding_projection) function(*stack.embedding_projection, 1);
   for (const Block& block : stack.blocks) {
@@ -112,8 +108,6 @@ void visit_linears(const Stack& stack, const VisitLinear& function) {
   }
   if (stack.head_projection) function(*stack.head_projection, 1);
 }
-
-}  // namespace
 
 std::vector<const Linear*> Model::linears_of(const Stack& stack) {
   std::vector<const Linear*> linears;

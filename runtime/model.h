@@ -272,7 +272,8 @@ struct Task {
   Pooling pooling = Pooling::kNone;
   std::vector<Layer> layers;
   bool normalize = false;
-  bool multi_label = false;
+  bool multi_label = false;  // labels exclude each other not
+  bool regression = false;   // outputs are values, not logits
   std::vector<std::string> labels;
   std::vector<Pooling> further_poolings;  // behind `pooling`'s elements
   size_t max_tokens = 0;                  // of a text; 0: as many as there are positions
@@ -347,6 +348,12 @@ struct Generation {
 // beside the model for them all and for later starts (see packed_weights.h).
 enum class PackedIn : uint8_t { kMemory, kFile };
 
+// Calls function(linear, share) for every linear of the stack but a head, in the order of
+// execution; `share` is the part of tokens that go through it: below 1 for experts, 0 for what a
+// source goes through once.
+using VisitLinear = std::function<void(const Linear& linear, double share)>;
+void visit_linears(const Stack& stack, const VisitLinear& function);
+
 class Model {
  public:
   // Maps and verifies the file at `path`.
@@ -389,10 +396,8 @@ class Model {
   // The linears of a stack, its head's included, each of which every run of it may use.
   static std::vector<const Linear*> linears_of(const Stack& stack);
 
-  // Calls function(linear, share) for every linear in the order of execution; `share` is the part
-  // of tokens that go through it, below 1 for experts.
-  void for_each_linear(
-      const std::function<void(const Linear& linear, double share)>& function) const;
+  // The same for the decoder and its head, or for an encoder that is alone.
+  void for_each_linear(const VisitLinear& function) const;
 
   // Bytes of packed weights that one decoded token reads: every linear's codes and scales, the
   // head's included.

@@ -854,7 +854,9 @@ Result<void> ModelVerifier::add_prompts(const file::Task& stored, Task& task,
 }
 
 Result<Task> ModelVerifier::task(const file::Task& stored, size_t width, const std::string& where) {
-  Task task{.normalize = stored.normalize(), .multi_label = stored.multi_label()};
+  Task task{.normalize = stored.normalize(),
+            .multi_label = stored.multi_label(),
+            .regression = stored.regression()};
   if (stored.kind() > file::TaskKind::MAX || stored.pooling() > file::Pooling::MAX) {
     return refuse("{}: kind {} or pooling {} is unknown to this version", where,
                   static_cast<int>(stored.kind()), static_cast<int>(stored.pooling()));

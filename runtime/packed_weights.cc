@@ -7,6 +7,7 @@
 #include <limits>
 #include <utility>
 
+#include "kernels/int8_product.h"
 #include "runtime/file_format.h"
 
 namespace volvelle {
@@ -144,13 +145,10 @@ struct PackedWeights::Entry {
 PackedWeights::PackedWeights()
     : provider_{
           .context = this,
-          .look_up = [](void* context, const xnn_weights_cache_look_up_key*) -> size_t {
-            auto& self = *static_cast<PackedWeights*>(context);
-            if (self.present_ == nullptr || self.present_->offset == 0) return SIZE_MAX;
-            self.segments_.push_back({.offset = self.present_->offset});
-            if (self.found_) self.bytes_ += self.present_->bytes;
-            return self.segments_.size() - 1;
-          },
+          .look_up =
+              [](void* self, const xnn_weights_cache_look_up_key*) {
+                return static_cast<PackedWeights*>(self)->look_up();
+              },
           .reserve_space = [](void* self, size_t bytes) -> void* {
             return static_cast<PackedWeights*>(self)->reserve(bytes);
           },
@@ -160,15 +158,21 @@ PackedWeights::PackedWeights()
                                                                  bytes);
               },
           .is_finalized = [](void*) { return true; },
-          .offset_to_addr = [](void* context, size_t index) -> void* {
-            const auto& self = *static_cast<PackedWeights*>(context);
-            const Segment& segment = self.segments_[index];
-            if (segment.memory != nullptr) return segment.memory;
-            return const_cast<std::byte*>(self.mapped_->bytes().data()) + segment.offset;
+          .offset_to_addr = [](void* self, size_t number) -> void* {
+            return const_cast<std::byte*>(static_cast<PackedWeights*>(self)->address(number));
           },
           .delete_cache = [](void*) { return xnn_status_success; },
       } {}
 PackedWeights::~PackedWeights() = default;
+
+const std::byte* PackedWeights::address(size_t number) const {
+  const Segment& segment = segments_[number];
+  return segment.memory != nullptr ? segment.memory : mapped_->bytes().data() + segment.offset;
+}
+
+bool PackedWeights::takes_panels(const Tensor& weight) {
+  return weight.type == TensorType::kQ8 && weight.columns % 4 == 0 && int8_product_pays();
+}
 
 // Packs a matrix of known codes, of which only the shape matters to the size.
 PackedWeights::Packing PackedWeights::measure(TensorType type, size_t inputs, size_t outputs) {
@@ -229,7 +233,11 @@ PackedWeights::Packing PackedWeights::packing_of(TensorType type, size_t inputs,
 PackedWeights::Entry PackedWeights::expected(const Linear& linear) {
   const Tensor& weight = *linear.weight;
   const size_t inputs = weight.padded_columns();
-  const Packing packing = packing_of(weight.type, inputs, weight.rows);
+  constexpr uint64_t kPanels = 1;  // to be changed with what pack_int8 writes
+  const Packing packing =
+      takes_panels(weight)
+          ? Packing{Int8Matrix{.inputs = inputs, .outputs = weight.rows}.bytes(), kPanels}
+          : packing_of(weight.type, inputs, weight.rows);
   const uint64_t bias =
       linear.bias == nullptr ? 0 : checksum(std::as_bytes(std::span(linear.bias, weight.rows)));
   const std::array<uint64_t, 7> identity = {static_cast<uint64_t>(weight.type),
@@ -300,7 +308,7 @@ void PackedWeights::use_file(const std::string& path, std::span<const Linear* co
   output_ = *std::move(output);
 }
 
-Result<XnnOperator> PackedWeights::create(const Model& model, const Linear& linear) {
+Result<PackedLinear> PackedWeights::create(const Model& model, const Linear& linear) {
   VOLVELLE_RETURN_IF_ERROR(initialize());
   const Tensor& weight = *linear.weight;
   Source source{weight.type,
@@ -323,14 +331,37 @@ Result<XnnOperator> PackedWeights::create(const Model& model, const Linear& line
     fill_ones(source.type, scale_count(source.type, source.inputs, source.outputs), ones_);
     source.scales = ones_.data();
   }
-  xnn_operator_t op = nullptr;
-  const xnn_status status = create_operator(source, &provider_, &op);
-  if (status != xnn_status_success) {
-    return fail("{}: tensor {}: XNNPACK cannot pack it: {}", model.path(), weight.name,
-                describe(status));
+  PackedLinear result;
+  if (takes_panels(weight)) {
+    result.panels = look_up();
+    if (result.panels == SIZE_MAX) {
+      const Int8Matrix shape{.inputs = source.inputs, .outputs = source.outputs};
+      std::byte* const place = reserve(shape.bytes());
+      if (place == nullptr) {
+        return fail("{}: tensor {}: memory is too short to pack it", model.path(), weight.name);
+      }
+      pack_int8(shape, weight.q8(), weight.row_scales(), linear.bias, place);
+      result.panels = insert(place, shape.bytes());
+    }
+  } else {
+    xnn_operator_t op = nullptr;
+    const xnn_status status = create_operator(source, &provider_, &op);
+    if (status != xnn_status_success) {
+      return fail("{}: tensor {}: XNNPACK cannot pack it: {}", model.path(), weight.name,
+                  describe(status));
+    }
+    result.xnn.reset(op);
   }
   if (packs) model.drop_pages(weight);
-  return XnnOperator(op);
+  return result;
+}
+
+// The number of the segment that is in the file already.
+size_t PackedWeights::look_up() {
+  if (present_ == nullptr || present_->offset == 0) return SIZE_MAX;
+  segments_.push_back({.offset = present_->offset});
+  if (found_) bytes_ += present_->bytes;
+  return segments_.size() - 1;
 }
 
 // Zeroed and aligned; null when memory is short, which XNNPACK reports.

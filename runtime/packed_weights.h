@@ -38,6 +38,12 @@ struct DeleteOperator {
 };
 using XnnOperator = std::unique_ptr<xnn_operator, DeleteOperator>;
 
+// What multiplies by a weight.
+struct PackedLinear {
+  XnnOperator xnn;              // null: products of our own
+  size_t panels = 0;            // the number of theirs among the packed weights
+};
+
 // What an XNNPACK status means, to end a sentence.
 std::string_view describe(xnn_status status);
 
@@ -66,13 +72,19 @@ class PackedWeights {
   // Whether all of use_file's linears come from the file.
   bool found() const { return found_; }
 
-  // XNNPACK's operator for `linear`. Weights that must be packed are verified first, and their
+  // Whether a weight is packed for products of our own, as an Int8Matrix, and not for XNNPACK's.
+  static bool takes_panels(const Tensor& weight);
+
+  // What multiplies by `linear`'s weight. Weights that must be packed are verified first, and their
   // pages in the model's file are let go. Operators must be deleted before this object.
-  Result<XnnOperator> create(const Model& model, const Linear& linear);
+  Result<PackedLinear> create(const Model& model, const Linear& linear);
 
   // After the last create and before any operator is reshaped: gives a new file its name and maps
   // it.
   Result<void> finish();
+
+  // Where the panels of this number lie, once all is finished.
+  const std::byte* address(size_t number) const;
 
   size_t bytes() const { return bytes_; }  // of packed weights
 
@@ -92,6 +104,7 @@ class PackedWeights {
   Packing packing_of(TensorType type, size_t inputs, size_t outputs);
   Entry expected(const Linear& linear);
   std::optional<std::vector<Entry>> read(const MappedFile& file, std::span<const Entry> wanted);
+  size_t look_up();
   std::byte* reserve(size_t bytes);
   std::byte* reserve_memory(size_t bytes);
   size_t insert(std::byte* packed, size_t bytes);

@@ -5,7 +5,6 @@
 #include <limits>
 #include <utility>
 
-#include "runtime/encoder.h"
 #include "runtime/session.h"
 
 namespace volvelle {
@@ -217,6 +216,21 @@ Result<Hypothesis> Translator::State::search_beams(const Generation& settings) {
 
 Result<Hypothesis> Translator::translate(std::span<const int32_t> source,
                                          const Generation& settings, const EachToken& each) {
+  const Sentence sentence{{source.begin(), source.end()}, {}};
+  Hypothesis found;
+  VOLVELLE_RETURN_IF_ERROR(translate_all(
+      {&sentence, 1}, settings,
+      [&](size_t, Hypothesis best) -> Result<void> {
+        found = std::move(best);
+        return {};
+      },
+      each));
+  return found;
+}
+
+Result<void> Translator::translate_all(std::span<const Sentence> sources,
+                                       const Generation& settings, const Sink& sink,
+                                       const EachToken& each) {
   State& state = *state_;
   Generation bounded = settings;
   if (settings.decoder_start < 0) {
@@ -229,8 +243,14 @@ Result<Hypothesis> Translator::translate(std::span<const int32_t> source,
   const size_t limit = state.decoder->context() + 1;  // the last token is not fed
   bounded.max_length =
       settings.max_length == 0 ? std::min<size_t>(limit, 20) : std::min(settings.max_length, limit);
-  VOLVELLE_RETURN_IF_ERROR(state.read(source));
-  return settings.beams > 1 ? state.search_beams(bounded) : state.search(bounded, each);
+  return state.encoder->run(
+      sources, [&](size_t i, size_t rows, std::span<const float> hidden) -> Result<void> {
+        VOLVELLE_RETURN_IF_ERROR(state.decoder->read_source(hidden, rows));
+        VOLVELLE_ASSIGN_OR_RETURN(Hypothesis best, settings.beams > 1
+                                                       ? state.search_beams(bounded)
+                                                       : state.search(bounded, each));
+        return sink(i, std::move(best));
+      });
 }
 
 Result<std::vector<float>> Translator::logits(std::span<const int32_t> source,

@@ -13,6 +13,7 @@
 
 #include "platforms/error.h"
 #include "platforms/thread_pool.h"
+#include "runtime/encoder.h"
 #include "runtime/model.h"
 
 namespace volvelle {
@@ -25,7 +26,7 @@ struct Hypothesis {
 class Translator {
  public:
   struct Options {
-    size_t longest_source = 512;  // tokens
+    size_t longest_source = 512;  // tokens, and of sources that the encoder takes together
     size_t longest_target = 512;  // the start token counted
     size_t beams = 1;
   };
@@ -40,6 +41,12 @@ class Translator {
   using EachToken = std::function<Result<void>(int32_t token)>;
   Result<Hypothesis> translate(std::span<const int32_t> source, const Generation& settings,
                                const EachToken& each = nullptr);
+
+  // The same for each of many sources, several of which go through the encoder together; hands over
+  // what becomes of them one by one, in order.
+  using Sink = std::function<Result<void>(size_t source, Hypothesis best)>;
+  Result<void> translate_all(std::span<const Sentence> sources, const Generation& settings,
+                             const Sink& sink, const EachToken& each = nullptr);
 
   // Logits [targets, vocabulary] after each of `targets`, the start token first.
   Result<std::vector<float>> logits(std::span<const int32_t> source,

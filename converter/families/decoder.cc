@@ -334,7 +334,8 @@ class Builder {
       recipe::Task task{.kind = shape.kind,
                         .pooling = shape.pooling,
                         .labels = shape.labels,
-                        .multi_label = shape.multi_label};
+                        .multi_label = shape.multi_label,
+                        .regression = shape.regression};
       uint64_t inputs = decoder_.width;
       for (const LayerShape& one : shape.layers) {
         LayerShape sized = one;

@@ -106,6 +106,7 @@ struct TaskShape {
   std::vector<LayerShape> layers = {};
   std::vector<std::string> labels = {};
   bool multi_label = false;
+  bool regression = false;
 };
 
 // Beside the first layer; see recipe::Convolution. Its kernel is stored [outputs, inputs, kernel].

@@ -17,7 +17,9 @@ TaskShape label_task(Config& config, file::TaskKind kind, file::Pooling pooling,
                      std::vector<LayerShape> layers, const char* classifier) {
   TaskShape task{.kind = kind, .pooling = pooling, .layers = std::move(layers)};
   task.labels = read_labels(config);
-  task.multi_label = config.text("problem_type", "") == "multi_label_classification";
+  const std::string problem = config.text("problem_type", "");
+  task.multi_label = problem == "multi_label_classification";
+  task.regression = problem == "regression";
   task.layers.push_back({.linear = classifier, .outputs = task.labels.size()});
   return task;
 }

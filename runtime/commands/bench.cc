@@ -30,6 +30,7 @@ struct BenchOptions {
   size_t new_tokens = 128;
   std::vector<size_t> depths = {0};
   std::vector<size_t> batches, lengths;  // of encoders; empty: the defaults
+  std::vector<std::string> given;        // of those options that not every kind of model has
   size_t repeats = 5;
   bool json = false;
   bool sweep_threads = false;
@@ -37,12 +38,14 @@ struct BenchOptions {
   ComputeOptions compute;
 };
 
-constexpr std::string_view kPrefill = "prefill", kDecode = "decode", kEmbed = "embed";
+constexpr std::string_view kPrefill = "prefill", kDecode = "decode", kEmbed = "embed",
+                           kEncode = "encode";
 
 struct Measure {
   std::string_view kind;
-  size_t tokens;                   // of an encoder: of each sentence
-  size_t beside;                   // tokens in the cache; of an encoder: sentences that go together
+  size_t tokens;  // of an encoder: of each sentence
+  size_t beside;  // tokens in the cache; of an encoder: sentences that go together;
+                  // of a decoder behind an encoder: tokens of the source
   std::vector<double> per_s = {};  // tokens, or sentences; ascending once all are there
   double cost = 0;                 // of one: operations; bytes of decode
   double fraction_of_limit = 0;
@@ -53,14 +56,18 @@ struct Measure {
   }
 };
 
-// Multiplications and additions of one token in all linears: 2 per weight.
-double operations_per_token(const Model& model) {
-  double weights = 0;
-  model.for_each_linear([&](const Linear& linear, double share) {
-    if (&linear == &model.decoder().head) return;  // runs for the last token only
-    weights += share * static_cast<double>(linear.outputs()) * static_cast<double>(linear.inputs());
+// Multiplications and additions: 2 per weight.
+double operations_of(const Linear& linear) {
+  return 2 * static_cast<double>(linear.outputs()) * static_cast<double>(linear.inputs());
+}
+
+// Those of one token in all linears of a stack but a head, which runs for the last token only.
+double operations_per_token(const Stack& stack) {
+  double operations = 0;
+  visit_linears(stack, [&](const Linear& linear, double share) {
+    operations += share * operations_of(linear);
   });
-  return 2 * weights;
+  return operations;
 }
 
 // Tokens that are no constant run, so that no row of a table stays in a cache by chance.
@@ -148,7 +155,7 @@ Result<std::vector<Measure>> measure_decoder(const BenchOptions& options,
     }
     if (options.prompt > 0) {
       std::ranges::sort(prefill.per_s);
-      prefill.cost = operations_per_token(*model);
+      prefill.cost = operations_per_token(model->decoder());
       results.push_back(std::move(prefill));
     }
     if (options.new_tokens > 0) {
@@ -208,14 +215,84 @@ Result<std::vector<Measure>> measure_encoder(const BenchOptions& options,
         progress.advance(1);
       }
       std::ranges::sort(measure.per_s);
-      measure.cost = static_cast<double>(length) * operations_per_token(*model);
+      measure.cost = static_cast<double>(length) * operations_per_token(*model->encoder());
       results.push_back(std::move(measure));
     }
   }
   return results;
 }
 
-ordered_json to_json(const Measure& result) {
+// Reading a source, keys and values for the decoder included, and decoding behind it.
+Result<std::vector<Measure>> measure_pair(const BenchOptions& options,
+                                          const std::shared_ptr<const Model>& model,
+                                          ThreadPool& pool, const Ready& ready) {
+  const size_t limit = encoder_limit(*model), most = model->decoder().position_limit;
+  const std::vector<size_t> lengths =
+      options.lengths.empty() ? std::vector{std::min(kDefaultLength, limit)} : options.lengths;
+  const size_t longest = std::ranges::max(lengths);
+  if (longest > limit) {
+    return fail("{}: has {} positions, so that no source has a --length of {}", options.model,
+                limit, longest);
+  }
+  const bool asked = std::ranges::contains(options.given, "-n");
+  if (asked && options.new_tokens > most) {
+    return fail("{}: its decoder has {} positions, fewer than {} new tokens", options.model, most,
+                options.new_tokens);
+  }
+  const size_t new_tokens = std::min(options.new_tokens, most);
+  VOLVELLE_ASSIGN_OR_RETURN(const std::unique_ptr<Encoder> encoder,
+                            Encoder::open(model, pool, nullptr, longest));
+  VOLVELLE_ASSIGN_OR_RETURN(
+      const std::unique_ptr<Session> session,
+      Session::open(model, pool,
+                    {.cache = CacheType::kF32, .context = std::max<size_t>(new_tokens, 1)}));
+  ready();
+
+  double encoding = operations_per_token(*model->encoder());
+  for (const Block& block : model->decoder().blocks) {
+    if (block.cross) encoding += operations_of(block.cross->key_value);
+  }
+  std::vector<Measure> results;
+  Progress progress("measuring", lengths.size() * (options.repeats + 1));
+  for (const size_t length : lengths) {
+    const Sentence source{some_tokens(length, model->encoder()->embedding->rows), {}};
+    const std::vector<int32_t> targets = some_tokens(new_tokens, model->vocabulary());
+    size_t source_bytes = 0;  // of keys and values
+    for (const Block& block : model->decoder().blocks) {
+      if (block.cross) source_bytes += 2 * length * block.cross->width() * sizeof(float);
+    }
+    Measure encode{kEncode, length, length, {}, encoding}, decode{kDecode, new_tokens, length};
+    for (size_t repeat = 0; repeat <= options.repeats; ++repeat) {  // the first warms up
+      double before = monotonic_seconds();
+      VOLVELLE_RETURN_IF_ERROR(encoder->run(
+          {&source, 1}, [&](size_t, size_t rows, std::span<const float> hidden) -> Result<> {
+            return session->read_source(hidden, rows);
+          }));
+      const double encoded = monotonic_seconds();
+      double bytes = 0;
+      for (const int32_t& token : targets) {
+        if (interrupted()) return fail("interrupted");
+        bytes += static_cast<double>(model->weight_bytes_per_token() +
+                                     session->cache_bytes_per_token() + source_bytes);
+        VOLVELLE_RETURN_IF_ERROR(session->feed({&token, 1}));
+      }
+      const double decoded = monotonic_seconds();
+      progress.advance(1);
+      if (repeat == 0) continue;
+      encode.per_s.push_back(static_cast<double>(length) / (encoded - before));
+      decode.per_s.push_back(static_cast<double>(new_tokens) / (decoded - encoded));
+      decode.cost = bytes / static_cast<double>(new_tokens);
+    }
+    for (Measure* measure : {&encode, &decode}) {
+      if (measure->tokens == 0) continue;
+      std::ranges::sort(measure->per_s);
+      results.push_back(std::move(*measure));
+    }
+  }
+  return results;
+}
+
+ordered_json to_json(const Measure& result, bool pair = false) {
   const ordered_json speed = {
       {"median", result.median()}, {"min", result.per_s.front()}, {"max", result.per_s.back()}};
   ordered_json json = {{"kind", result.kind}};
@@ -225,7 +302,7 @@ ordered_json to_json(const Measure& result) {
     json["sentences_per_s"] = speed;
   } else {
     json["tokens"] = result.tokens;
-    json["depth"] = result.beside;
+    if (result.kind != kEncode) json[pair ? "source" : "depth"] = result.beside;
     json["tokens_per_s"] = speed;
   }
   json["fraction_of_limit"] = result.fraction_of_limit;
@@ -344,18 +421,34 @@ Result<> sustain(const BenchOptions& options, const std::shared_ptr<const Model>
   return {};
 }
 
+// Options that would say nothing about this kind of model are refused rather than passed over.
+Result<> check_options(const BenchOptions& options, bool encodes, bool pair) {
+  const auto refuse = [&](const char* kind, const char* apply,
+                          std::initializer_list<const char*> others) -> Result<> {
+    for (const char* option : others) {
+      if (!std::ranges::contains(options.given, option)) continue;
+      return fail("{}: is {}, of which {} says nothing; {}", options.model, kind, option, apply);
+    }
+    return {};
+  };
+  if (pair) {
+    return refuse("an encoder-decoder", "--length is its source's and -n are new tokens",
+                  {"-p", "-d", "--kv", "--context", "--batch"});
+  }
+  if (encodes) {
+    return refuse("an encoder", "--batch and --length are for encoders",
+                  {"-p", "-n", "-d", "--kv", "--context"});
+  }
+  return refuse("a decoder", "--batch and --length are for encoders", {"--batch", "--length"});
+}
+
 Result<> bench(const BenchOptions& options) {
   const double start = monotonic_seconds();
   VOLVELLE_ASSIGN_OR_RETURN(const std::shared_ptr<const Model> model,
                             open_model(options.model, options.compute));
   const bool encodes = model->encoder() != nullptr;
-  if (encodes && model->generates()) {
-    return fail("{}: is an encoder-decoder, and bench measures encoders and decoders alone",
-                options.model);
-  }
-  if (!encodes && !(options.batches.empty() && options.lengths.empty())) {
-    return fail("{}: is a decoder; --batch and --length are for encoders", options.model);
-  }
+  const bool pair = encodes && model->generates();
+  VOLVELLE_RETURN_IF_ERROR(check_options(options, encodes, pair));
   if (options.sweep_threads) return sweep_threads(options, model);
   VOLVELLE_ASSIGN_OR_RETURN(ThreadPool pool, make_pool(options.compute));
   if (options.sustain > 0) {
@@ -364,7 +457,7 @@ Result<> bench(const BenchOptions& options) {
   }
   Machine machine{.cpu = describe_cpu().model};
   double load_seconds = 0;
-  const auto measure = encodes ? measure_encoder : measure_decoder;
+  const auto measure = pair ? measure_pair : encodes ? measure_encoder : measure_decoder;
   std::optional<HeatMonitor> monitor;
   VOLVELLE_ASSIGN_OR_RETURN(std::vector<Measure> results, measure(options, model, pool, [&] {
                               load_seconds = monotonic_seconds() - start;
@@ -393,7 +486,7 @@ Result<> bench(const BenchOptions& options) {
     json["load_seconds"] = load_seconds;
     json["results"] = ordered_json::array();
     json["machine"].update(to_json(machine.heat));
-    for (const Measure& result : results) json["results"].push_back(to_json(result));
+    for (const Measure& result : results) json["results"].push_back(to_json(result, pair));
     print("{}\n", to_text(json));
     return {};
   }
@@ -416,8 +509,11 @@ Result<> bench(const BenchOptions& options) {
   }
   print("loaded in {:.2f} s, peak memory {}\n\n", load_seconds, format_bytes(peak));
   print("{:<8} {:>7} {:>7}   {:>9} {:>9} {:>9}   {}   ({} per second)\n", "",
-        encodes ? "length" : "tokens", encodes ? "batch" : "depth", "median", "min", "max",
-        "of limit", encodes ? "sentences" : "tokens");
+        encodes && !pair ? "length" : "tokens",
+        pair      ? "source"
+        : encodes ? "batch"
+                  : "depth",
+        "median", "min", "max", "of limit", encodes && !pair ? "sentences" : "tokens");
   for (const Measure& result : results) {
     print("{:<8} {:>7} {:>7}   {:>9.1f} {:>9.1f} {:>9.1f}   {:>5.0f} %\n", result.kind,
           result.tokens, result.beside, result.median(), result.per_s.front(), result.per_s.back(),
@@ -438,14 +534,17 @@ void add_bench_command(Program& program) {
        "  volvelle bench model.vvl -r 9 --json > bench.json\n"
        "  volvelle bench model.vvl --sweep-threads -p 128 -n 32 -r 3\n"
        "  volvelle bench model.vvl --sustain 300\n"
-       "  volvelle bench encoder.vvl --batch 1,32 --length 32,128\n\n"
+       "  volvelle bench encoder.vvl --batch 1,32 --length 32,128\n"
+       "  volvelle bench translator.vvl --length 64 -n 64\n\n"
        "Tokens a second, or sentences of an encoder: the median, least and most of the "
        "repeats. The limit of decoding is\n"
        "memory: bytes of packed weights and cache that a token reads, against "
        "the read bandwidth measured with the\n"
        "same threads. The limit of prefill and of encoders is arithmetic: "
        "operations of the linears in blocks, against\n"
-       "the int8 peak measured with the same threads."},
+       "the int8 peak measured with the same threads. An encoder-decoder reads sources of --length "
+       "tokens and then decodes\n"
+       "one sequence of -n."},
       [options] { return bench(*options); });
   BenchOptions& o = *options;
   constexpr size_t kMost = size_t{1} << 31;
@@ -469,7 +568,9 @@ void add_bench_command(Program& program) {
       ->delimiter(',')
       ->check(between(size_t{1}, size_t{1} << 16))
       ->type_name("B,…");
-  command.add_option("--length", o.lengths, "Tokens of each of them (default 128)")
+  command
+      .add_option("--length", o.lengths,
+                  "Tokens of each of them, or of an encoder-decoder's source (default 128)")
       ->delimiter(',')
       ->check(between(size_t{1}, size_t{1} << 20))
       ->type_name("L,…");
@@ -487,7 +588,10 @@ void add_bench_command(Program& program) {
       ->excludes(sweep)
       ->type_name("SECONDS");
   add_compute_options(command, o.compute);
-  command.parse_complete_callback([options] {
+  command.parse_complete_callback([options, &command] {
+    for (const char* name : {"-p", "-n", "-d", "--kv", "--context", "--batch", "--length"}) {
+      if (command.count(name) > 0) options->given.push_back(name);
+    }
     if (options->prompt == 0 && options->new_tokens == 0)
       throw CLI::ValidationError("-p 0 and -n 0 leave nothing to measure");
   });

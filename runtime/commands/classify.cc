@@ -111,9 +111,9 @@ Result<> fill(const Options& options) {
   return {};
 }
 
-void print_choices(const nlohmann::ordered_json& choices) {
+void print_choices(const nlohmann::ordered_json& choices, const char* number) {
   for (const auto& choice : choices) {
-    print("{:7.4f}  {}\n", choice["probability"].get<double>(),
+    print("{:7.4f}  {}\n", choice[number].get<double>(),
           printable(choice["label"].get<std::string>()));
   }
 }
@@ -154,8 +154,17 @@ Result<> classify(const Options& options) {
     }
     return {};
   }
+  // One label that excludes no other is a score.
+  if (task->regression || (labels == 1 && !task->multi_label)) {
+    nlohmann::ordered_json values = nlohmann::ordered_json::array();
+    for (size_t i = 0; i < labels; ++i) {
+      values.push_back({{"label", task->labels[i]}, {"value", logits[i]}});
+    }
+    options.json ? print("{}\n", to_text(values)) : print_choices(values, "value");
+    return {};
+  }
   std::vector<Choice> choices = likeliest(logits, labels);
-  if (task->multi_label || labels == 1) {  // labels do not exclude each other
+  if (task->multi_label) {  // labels do not exclude each other
     for (Choice& choice : choices) {
       choice.probability = 1 / (1 + std::exp(-double{logits[choice.id]}));
     }
@@ -166,7 +175,7 @@ Result<> classify(const Options& options) {
                    {"probability", choice.probability},
                    {"logit", logits[choice.id]}});
   }
-  options.json ? print("{}\n", to_text(all)) : print_choices(all);
+  options.json ? print("{}\n", to_text(all)) : print_choices(all, "probability");
   return {};
 }
 
@@ -200,7 +209,10 @@ void add_classify_command(Program& program) {
        "  volvelle classify nli.vvl -p \"A man sleeps.\" --pair \"A man is awake.\" --json\n"
        "  volvelle classify ner.vvl -p \"Ada Lovelace lived in London.\"\n\n"
        "Prints labels with their probabilities, the likeliest first; of models that label tokens, "
-       "the likeliest of each."},
+       "the likeliest of each.\n"
+       "Labels that do not exclude each other have a probability each. Of a regression, and where "
+       "there is one label alone,\n"
+       "what the model gives is printed as it is."},
       [options] { return classify(*options); });
   add_model_option(command, options->model);
   add_sentence_options(command, options->input, /*many=*/false);

@@ -254,12 +254,16 @@ ordered_json describe_task(const Task& task, const Stack& stack) {
   }
   ordered_json prompts = ordered_json::object();
   for (const auto& [name, text] : task.prompts) prompts[name] = text;
+  const auto& usual = task.default_prompt;
   return {{"kind", kinds[static_cast<size_t>(task.kind)]},
           {"pooling", pooling},
           {"outputs", task.outputs(stack.width)},
           {"normalize", task.normalize},
           {"max_tokens", task.max_tokens},
           {"prompts", prompts},
+          {"default_prompt", usual ? ordered_json(task.prompts[*usual].first) : nullptr},
+          {"multi_label", task.multi_label},
+          {"regression", task.regression},
           {"labels", task.labels}};
 }
 
@@ -532,10 +536,37 @@ std::string block_line(const ordered_json& block) {
   return line + ", weights " + block["weights"].get<std::string>();
 }
 
+void line(const char* what, const std::string& text) { print("{:<12}  {}\n", what, text); }
+
+// A task, and what a text for it may be and comes to.
+void print_task(const ordered_json& task) {
+  constexpr size_t kMostLabels = 20;
+  std::string text = std::format("{}, pooling {}, {} outputs", task["kind"].get<std::string>(),
+                                 task["pooling"].get<std::string>(), task["outputs"].get<size_t>());
+  if (task["normalize"].get<bool>()) text += ", scaled to length 1";
+  if (const auto most = task["max_tokens"].get<uint64_t>(); most > 0) {
+    text += std::format(", texts of at most {} tokens", format_count(most));
+  }
+  if (task["multi_label"].get<bool>()) text += ", labels that do not exclude each other";
+  if (task["regression"].get<bool>()) text += ", values as they are";
+  line("task", text);
+  for (const auto& [name, prompt] : task["prompts"].items()) {
+    line("  prompt",
+         std::format("{}{}: {}", printable(name),
+                     task["default_prompt"] == name ? " (the default)" : "", to_text(prompt)));
+  }
+  std::string labels;
+  for (size_t i = 0; i < std::min(task["labels"].size(), kMostLabels); ++i) {
+    labels += (i == 0 ? "" : ", ") + printable(task["labels"][i].get<std::string>());
+  }
+  if (labels.empty()) return;
+  if (task["labels"].size() > kMostLabels) {
+    labels += std::format(" and {} more", task["labels"].size() - kMostLabels);
+  }
+  line("  labels", labels);
+}
+
 void print_table(const ordered_json& json) {
-  const auto line = [](const char* what, const std::string& text) {
-    print("{:<12}  {}\n", what, text);
-  };
   const auto said = [](const ordered_json& text) {
     const auto value = text.get<std::string>();
     return value.empty() ? std::string("-") : printable(value);
@@ -568,9 +599,7 @@ void print_table(const ordered_json& json) {
   if (json.contains("encoder_blocks")) print_blocks("encoder", json["encoder_blocks"]);
   print_blocks("block", json["blocks"]);
   for (const ordered_json& task : json.value("tasks", ordered_json::array())) {
-    line("task", std::format("{}, pooling {}, {} outputs{}", task["kind"].get<std::string>(),
-                             task["pooling"].get<std::string>(), task["outputs"].get<size_t>(),
-                             task["normalize"].get<bool>() ? ", scaled to length 1" : ""));
+    print_task(task);
   }
   if (const ordered_json& tokenizer = json["tokenizer"]; tokenizer.is_null()) {
     line("tokenizer", "none");

@@ -41,17 +41,24 @@ Sentence sentence_of(const Model& model, Encoding encoding) {
 }
 
 // A long text as several, each with the special tokens of its own and after the prompt.
-Result<void> split(const Tokenizer& tokenizer, const std::string& prompt, const std::string& text,
+Result<void> split(const Tokenizer& tokenizer, const TextShape& shape, const std::string& text,
                    size_t index, size_t limit, Sentences& sentences) {
   VOLVELLE_ASSIGN_OR_RETURN(const Encoding empty, tokenizer.encode_text(""));
   VOLVELLE_ASSIGN_OR_RETURN(const std::vector<int32_t> before,
-                            tokenizer.encode(prompt, {.add_special = false}));
+                            tokenizer.encode(shape.prompt, {.add_special = false}));
   const size_t around = empty.ids.size() + before.size();
   if (around >= limit) return fail("{} positions hold no text", limit);
   VOLVELLE_ASSIGN_OR_RETURN(const std::vector<int32_t> plain,
                             tokenizer.encode(text, {.add_special = false}));
-  const auto& prefix = tokenizer.spec().prefix;
-  const auto& suffix = tokenizer.spec().suffix;
+  std::vector<int32_t> prefix = tokenizer.spec().prefix, suffix = tokenizer.spec().suffix;
+  if (!shape.language.empty()) {
+    VOLVELLE_ASSIGN_OR_RETURN(const int32_t language, tokenizer.language(shape.language));
+    const auto other = [&](int32_t id) {
+      return std::ranges::contains(tokenizer.spec().languages, id);
+    };
+    std::ranges::replace_if(prefix, other, language);
+    std::ranges::replace_if(suffix, other, language);
+  }
   const size_t room = limit - around;
   for (size_t first = 0; first < plain.size(); first += room) {
     Sentence part;
@@ -77,7 +84,7 @@ Result<void> add_text(const Model& model, const Tokenizer& tokenizer,
                       const std::string& text, Sentences& sentences, size_t& cut) {
   const size_t index = sentences.texts.size();
   const std::string whole = shape.prompt + text;
-  EncodeOptions how;
+  EncodeOptions how{.language = shape.language};
   if (options.overflow == "truncate") how.limit = limit.tokens;
   VOLVELLE_ASSIGN_OR_RETURN(Encoding encoding,
                             options.pair.empty() ? tokenizer.encode_text(whole, how)
@@ -90,7 +97,7 @@ Result<void> add_text(const Model& model, const Tokenizer& tokenizer,
   }
   sentences.texts.push_back(text);
   if (count > limit.tokens) {
-    return split(tokenizer, shape.prompt, text, index, limit.tokens, sentences);
+    return split(tokenizer, shape, text, index, limit.tokens, sentences);
   }
   sentences.all.push_back(sentence_of(model, std::move(encoding)));
   sentences.text_of.push_back(index);
@@ -186,6 +193,10 @@ Result<Sentences> read_sentences(const Model& model, const SentenceOptions& opti
   }
   size_t cut = 0;
   for (const std::string& text : texts) {
+    if (shape.keeps_blank && text.find_first_not_of(" \t") == std::string::npos) {
+      sentences.texts.push_back(text);
+      continue;
+    }
     VOLVELLE_RETURN_IF_ERROR(
         add_text(model, *tokenizer, options, shape, limit, text, sentences, cut));
   }

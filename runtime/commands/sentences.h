@@ -34,8 +34,10 @@ void add_sentence_options(CLI::App& command, SentenceOptions& options, bool many
 
 // What a task wants of texts.
 struct TextShape {
-  size_t max_tokens = 0;  // 0: as many as the model has positions
-  std::string prompt;     // stands before each
+  size_t max_tokens = 0;     // 0: as many as the model has positions
+  std::string prompt;        // stands before each
+  std::string language;      // of each, as the tokenizer calls it; empty: as it has them
+  bool keeps_blank = false;  // a line without text stays one, with no sentence
 };
 
 // Encodes what was given. Notices tell what was cut; errors name the text and the limit.
@@ -51,8 +53,9 @@ size_t encoder_limit(const Model& model);
 // What makes vectors: the model's own task, or else the mean of a sentence's rows.
 Task embedding_task(const Model& model);
 
-// Tokens that go through an encoder together, unless a sentence is longer.
-inline constexpr size_t kEncoderChunk = 256;
+// Tokens that go through an encoder together, unless a sentence is longer: their rows stay in a
+// second-level cache.
+inline constexpr size_t kEncoderChunk = 128;
 
 // The model at `path`, which must have an encoder and a task of this kind.
 Result<std::shared_ptr<const Model>> open_encoder(const std::string& path,

@@ -1,6 +1,7 @@
 // volvelle translate
 
 #include <algorithm>
+#include <utility>
 
 #include "platforms/interrupt.h"
 #include "runtime/commands/compute.h"
@@ -12,8 +13,8 @@ namespace volvelle {
 namespace {
 
 struct TranslateOptions {
-  std::string model, tokens, from, to;
-  std::optional<std::string> text;
+  std::string model, from, to;
+  SentenceOptions input;
   std::optional<size_t> beams, new_tokens;
   std::optional<float> length_penalty;
   bool ids = false, json = false;
@@ -22,21 +23,6 @@ struct TranslateOptions {
 
 // What a translation may come to where nothing states a length.
 constexpr size_t kNewTokens = 256;
-
-Result<std::vector<int32_t>> source_of(const Model& model, const TranslateOptions& options) {
-  if (!options.text.has_value()) return parse_tokens(options.tokens);
-  VOLVELLE_ASSIGN_OR_RETURN(const Tokenizer* tokenizer, tokenizer_of(model));
-  const Stack& stack = *model.encoder();
-  EncodeOptions how{.limit = std::min(stack.context, stack.position_limit),
-                    .language = options.from};
-  VOLVELLE_ASSIGN_OR_RETURN(Encoding encoding, tokenizer->encode_text(*options.text, how));
-  if (encoding.cut > 0) {
-    print_notice("the text is cut by {} tokens to the {} that the model's positions hold",
-                 encoding.cut, how.limit);
-  }
-  if (encoding.ids.empty()) return fail("the text is empty; give some");
-  return std::move(encoding.ids);
-}
 
 Result<Generation> settings_of(const Model& model, const TranslateOptions& options) {
   Generation settings = model.generation();
@@ -57,6 +43,34 @@ Result<Generation> settings_of(const Model& model, const TranslateOptions& optio
   return settings;
 }
 
+// What a text's parts came to, one after the other.
+struct Translation {
+  std::string text;
+  std::vector<int32_t> ids;
+  double score = 0;
+};
+
+// As it is printed. One of many lines stays a line.
+std::string line_of(const Translation& translation, const TranslateOptions& options,
+                    const Generation& settings, const Tokenizer* tokenizer) {
+  if (options.json) {
+    nlohmann::ordered_json json = {{"ids", translation.ids}};
+    if (settings.beams > 1) json["score"] = translation.score;
+    if (tokenizer != nullptr) json["text"] = translation.text;
+    return to_text(json);
+  }
+  std::string line;
+  if (tokenizer == nullptr || options.ids) {
+    for (const int32_t id : translation.ids) line += (line.empty() ? "" : " ") + std::to_string(id);
+    return line;
+  }
+  line = translation.text;
+  if (!options.input.lines.empty()) {
+    std::ranges::replace_if(line, [](char c) { return c == '\n' || c == '\r'; }, ' ');
+  }
+  return line;
+}
+
 Result<> translate(const TranslateOptions& options) {
   VOLVELLE_ASSIGN_OR_RETURN(const std::shared_ptr<const Model> model,
                             open_encoder(options.model, options.compute));
@@ -66,16 +80,25 @@ Result<> translate(const TranslateOptions& options) {
   }
   const Tokenizer* tokenizer = model->tokenizer();
   const bool text = tokenizer != nullptr && !options.ids && !options.json;
-  VOLVELLE_ASSIGN_OR_RETURN(const std::vector<int32_t> source, source_of(*model, options));
+  const bool lines = !options.input.lines.empty();
+  if (options.input.text && options.input.text->empty())
+    return fail("the text is empty; give some");
+  VOLVELLE_ASSIGN_OR_RETURN(
+      const Sentences sources,
+      read_sentences(*model, options.input, {.language = options.from, .keeps_blank = lines}));
   VOLVELLE_ASSIGN_OR_RETURN(const Generation settings, settings_of(*model, options));
   VOLVELLE_ASSIGN_OR_RETURN(ThreadPool pool, make_pool(options.compute));
-  VOLVELLE_ASSIGN_OR_RETURN(const std::unique_ptr<Translator> translator,
-                            Translator::open(model, pool,
-                                             {.longest_source = source.size(),
-                                              .longest_target = settings.max_length,
-                                              .beams = settings.beams}));
+  const size_t longest = sources.longest();
+  VOLVELLE_ASSIGN_OR_RETURN(
+      const std::unique_ptr<Translator> translator,
+      Translator::open(
+          model, pool,
+          {.longest_source = sources.all.size() > 1 ? std::max(kEncoderChunk, longest) : longest,
+           .longest_target = settings.max_length,
+           .beams = settings.beams}));
+  const bool streams = text && settings.beams == 1 && sources.all.size() == 1 && !lines;
   std::optional<IncrementalDecoder> decoder;
-  if (text) decoder.emplace(tokenizer->target(), /*skip_special=*/true);
+  if (streams) decoder.emplace(tokenizer->target(), /*skip_special=*/true);
   const auto each = [&](int32_t token) -> Result<> {
     if (interrupted()) return fail("interrupted");
     if (decoder) {
@@ -84,21 +107,34 @@ Result<> translate(const TranslateOptions& options) {
     }
     return {};
   };
-  VOLVELLE_ASSIGN_OR_RETURN(const Hypothesis best, translator->translate(source, settings, each));
-  if (options.json) {
-    nlohmann::ordered_json json = {{"ids", best.tokens}};
-    if (settings.beams > 1) json["score"] = best.score;
-    if (tokenizer != nullptr) json["text"] = tokenizer->target().decode(best.tokens, true);
-    print("{}\n", to_text(json));
-  } else if (!text) {
-    std::string line;
-    for (const int32_t id : best.tokens) line += (line.empty() ? "" : " ") + std::to_string(id);
-    print("{}\n", line);
-  } else if (settings.beams > 1) {
-    print("{}\n", tokenizer->target().decode(best.tokens, /*skip_special=*/true));
-  } else {
-    print("{}\n", decoder->finish());
-  }
+
+  Translation whole;  // of the text at hand, so far
+  size_t at = 0;      // its number
+  const auto finish = [&](size_t next) {
+    for (; at < next; ++at) {
+      if (decoder) {
+        print("{}\n", decoder->finish());
+      } else {
+        print("{}\n", line_of(std::exchange(whole, {}), options, settings, tokenizer));
+      }
+      std::fflush(stdout);
+    }
+  };
+  VOLVELLE_RETURN_IF_ERROR(translator->translate_all(
+      sources.all, settings,
+      [&](size_t i, Hypothesis best) -> Result<> {
+        if (interrupted()) return fail("interrupted");
+        finish(sources.text_of[i]);
+        if (tokenizer != nullptr) {
+          const std::string part = tokenizer->target().decode(best.tokens, /*skip_special=*/true);
+          whole.text += (whole.text.empty() || part.empty() ? "" : " ") + part;
+        }
+        whole.ids.insert(whole.ids.end(), best.tokens.begin(), best.tokens.end());
+        whole.score += best.score;
+        return {};
+      },
+      each));
+  finish(sources.texts.size());
   return {};
 }
 
@@ -112,15 +148,20 @@ void add_translate_command(Program& program) {
        "Examples:\n"
        "  volvelle translate opus-mt-en-de.vvl -p \"The house is wonderful.\"\n"
        "  volvelle translate nllb.vvl -p \"Good morning\" --from eng_Latn --to deu_Latn --beams 5\n"
-       "  volvelle translate flan-t5.vvl -p \"Summarize: ...\" --beams 1 -n 60\n\n"
+       "  volvelle translate flan-t5.vvl -p \"Summarize: ...\" --beams 1 -n 60\n"
+       "  volvelle translate opus-mt-en-de.vvl --lines english.txt > german.txt\n\n"
        "The checkpoint's own beams, length penalty, forced and forbidden tokens count unless "
        "options "
        "say otherwise.\n"
-       "With one beam, text comes as it is found."},
+       "With one beam, text comes as it is found. Of --lines, each line's translation is a line, "
+       "in "
+       "order; a blank line\n"
+       "stays one. A text that is split has its parts' translations with blanks between them, and "
+       "the sum of their scores."},
       [options] { return translate(*options); });
   TranslateOptions& o = *options;
   add_model_option(command, o.model);
-  require_one_of(command, {add_text_option(command, o.text), add_tokens_option(command, o.tokens)});
+  add_sentence_options(command, o.input, /*many=*/true);
   command
       .add_option("--beams", o.beams, "Hypotheses that are followed (default: as the model says)")
       ->check(between(size_t{1}, size_t{64}))

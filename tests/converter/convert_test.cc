@@ -49,6 +49,47 @@ TEST_CASE("an output that exists is replaced only when asked") {
   CHECK(Model::load(output));
 }
 
+TEST_CASE(
+    "no file of the source is replaced, however it is called, but a model file beside it is") {
+  const TemporaryFolder folder;
+  const fs::path source = folder.path / "source";
+  fs::copy("tests/goldens/llama_grouped_heads", source);
+  fs::create_directory(source / "more");
+  std::ofstream(source / "more" / "notes.md") << "mine";
+  const fs::path gguf = folder.path / "model.gguf";
+  fs::copy("tests/goldens/gguf_llama/model.gguf", gguf);
+  fs::create_symlink(source, folder.path / "link");
+  fs::create_hard_link(gguf, folder.path / "same.gguf");
+  const auto check = [&](const fs::path& from, const fs::path& output) {
+    CAPTURE(from);
+    CAPTURE(output);
+    const std::string before = bytes_of(output);
+    REQUIRE(!before.empty());
+    const Result<ConvertReport> refused =
+        run({.source = from.string(), .output = output.string(), .force = true});
+    REQUIRE(!refused);
+    CHECK(refused.error().message.contains(output.string()));
+    CHECK(refused.error().message.contains("source"));
+    CHECK(bytes_of(output) == before);
+  };
+  for (const char* name : {"config.json", "model.safetensors", "more/notes.md"}) {
+    check(source, source / name);
+    check(folder.path / "link", source / name);
+    check(source, folder.path / "link" / name);
+    check(source / "model.safetensors", source / name);
+  }
+  check(gguf, gguf);
+  check(gguf, folder.path / "same.gguf");
+
+  const std::string inside = (source / "model.vvl").string();
+  for (int time = 0; time < 2; ++time) {
+    CHECK(run({.source = source.string(), .output = inside, .force = true}));
+  }
+  const fs::path beside = folder.path / "other.txt";
+  std::ofstream(beside) << "not the source's";
+  CHECK(run({.source = gguf.string(), .output = beside.string(), .force = true}));
+}
+
 TEST_CASE("the dials reach the context that is asked for") {
   const TemporaryFolder folder;
   const std::string output = (folder.path / "out.vvl").string();

@@ -3,9 +3,13 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <filesystem>
+#include <format>
 #include <fstream>
+#include <sstream>
 
 #include "tests/end_to_end/program_run.h"
 #include "tests/goldens/golden.h"
@@ -168,6 +172,12 @@ TEST_CASE("texts are cut at the length that a folder says, after the prompt that
   CHECK(task["pooling"] == "cls + root_mean");
   CHECK(task["max_tokens"] == 32);
   CHECK(task["prompts"]["passage"] == "p r ");
+  CHECK(task["default_prompt"] == "query");
+  const std::string told = run_program({"inspect", model}).out;
+  CHECK(told.contains("pooling cls + root_mean"));
+  CHECK(told.contains("texts of at most 32 tokens"));
+  CHECK(told.contains("prompt      passage: \"p r \"\n"));
+  CHECK(told.contains("prompt      query (the default): \"q \"\n"));
 }
 
 TEST_CASE("translate finds what the reference finds, greedily and with beams") {
@@ -197,6 +207,125 @@ TEST_CASE("translate finds what the reference finds, greedily and with beams") {
       CHECK(ran.out == list(generated["ids"], " ") + "\n");
     }
   }
+}
+
+// BART's golden, of 40 positions, with a tokenizer: 4 ... 29 are letters that begin words, 30 ...
+// 55 those within.
+std::string convert_with_letters(const TemporaryFolder& folder) {
+  json vocabulary = json::array();
+  for (const char* special : {"<s>", "<pad>", "</s>", "<unk>"}) vocabulary.push_back({special, 0});
+  for (const char* before : {"\u2581", ""}) {
+    for (char c = 'a'; c <= 'z'; ++c) vocabulary.push_back({before + std::string(1, c), -1});
+  }
+  for (const char* digit : {"0", "1", "2"}) vocabulary.push_back({digit, -1});
+  const json space = {
+      {"type", "Metaspace"}, {"replacement", "\u2581"}, {"prepend_scheme", "always"}};
+  const json tokenizer = {
+      {"model", {{"type", "Unigram"}, {"unk_id", 3}, {"vocab", vocabulary}}},
+      {"pre_tokenizer", space},
+      {"decoder", space},
+      {"added_tokens",
+       {{{"id", 0}, {"content", "<s>"}, {"special", true}},
+        {{"id", 2}, {"content", "</s>"}, {"special", true}}}},
+      {"post_processor",
+       {{"type", "TemplateProcessing"},
+        {"single",
+         {{{"Sequence", {{"id", "A"}, {"type_id", 0}}}},
+          {{"SpecialToken", {{"id", "</s>"}, {"type_id", 0}}}}}},
+        {"pair", json::array()},
+        {"special_tokens", {{"</s>", {{"id", "</s>"}, {"ids", {2}}, {"tokens", {"</s>"}}}}}}}}};
+  const std::string source = folder / "bart", model = folder / "bart.vvl";
+  std::filesystem::copy("tests/goldens/bart", source);
+  std::ofstream(source + "/tokenizer.json") << tokenizer;
+  const Ran ran = run_program({"convert", source, "-o", model, "--weights", "f32"});
+  INFO(ran.err);
+  REQUIRE(ran.status == 0);
+  return model;
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  return lines;
+}
+
+TEST_CASE("translate gives each line of a file the translation that it has alone, in order") {
+  const TemporaryFolder folder;
+  const std::string model = convert_with_letters(folder);
+  std::vector<std::string> texts = {"u s v y kqfx", "", "a", "alyl ck", " ", "a", "t h e e n d"};
+  for (int i = 0; i < 9; ++i) texts.push_back(std::string(3 * i + 1, static_cast<char>('b' + i)));
+  std::string all;
+  for (const std::string& text : texts) all += text + "\n";
+  const std::string file = folder.write("lines.txt", all);
+  for (const std::vector<std::string>& options : std::vector<std::vector<std::string>>{
+           {"--beams", "2"}, {"--beams", "1", "-n", "9"}, {"--ids"}, {"--json"}}) {
+    CAPTURE(options);
+    const auto with = [&](std::vector<std::string> arguments) {
+      arguments.insert(arguments.begin(), {"translate", model});
+      arguments.insert(arguments.end(), options.begin(), options.end());
+      return arguments;
+    };
+    const Ran ran = run_program(with({"--lines", file}));
+    INFO(ran.err);
+    REQUIRE(ran.status == 0);
+    CHECK(run_program(with({"--lines", "-"}), all).out == ran.out);
+    const std::vector<std::string> lines = lines_of(ran.out);
+    REQUIRE(lines.size() == texts.size());
+    for (size_t i = 0; i < texts.size(); ++i) {
+      CAPTURE(texts[i]);
+      if (texts[i].find_first_not_of(' ') == std::string::npos) {
+        if (options[0] != "--json") CHECK(lines[i].empty());
+        if (options[0] == "--json") CHECK(json::parse(lines[i])["ids"].empty());
+      } else {
+        CHECK(lines[i] + "\n" == run_program(with({"-p", texts[i]})).out);
+      }
+    }
+  }
+  // The reference's own: its tokens are this text's.
+  for (const json& generated : expected_of("bart")["generated"]) {
+    if (generated["tokens"] != json({24, 22, 25, 28, 14, 46, 35, 53, 2})) continue;
+    const Ran ran = run_program({"translate", model, "--lines", file, "--beams", "2", "--ids"});
+    CHECK(lines_of(ran.out)[0] == list(generated["ids"], " "));
+  }
+  CHECK(run_program({"translate", model, "-p", ""}).err.contains("the text is empty"));
+  CHECK(run_program({"translate", model, "--lines", folder / "none"}).status == 1);
+}
+
+TEST_CASE("translate cuts, refuses or splits what its positions do not hold, as it is asked") {
+  const TemporaryFolder folder;
+  const std::string model = convert_with_letters(folder);
+  // 50 letters of 40 positions, one of which </s> takes.
+  std::string whole;
+  for (int i = 0; i < 50; ++i) whole += (i > 0 ? " " : "") + std::string(1, char('a' + i * 7 % 26));
+  const std::string first = whole.substr(0, 77), second = whole.substr(78);
+  const std::string file = folder.write("lines.txt", "a b\n" + whole + "\nc\n");
+  const auto ids = [&](const std::string& text) {
+    return run_program({"translate", model, "-p", text, "--ids"}).out;
+  };
+  const auto lines = [&](const std::string& overflow) {
+    return run_program({"translate", model, "--lines", file, "--ids", "--overflow", overflow});
+  };
+  const Ran cut = lines("truncate");
+  CHECK(cut.err.contains("1 of 3 texts is cut to the 40 tokens"));
+  CHECK(cut.out == ids("a b") + ids(first) + ids("c"));
+  CHECK(ids(whole) == ids(first));
+  const Ran refused = lines("error");
+  CHECK(refused.status == 1);
+  CHECK(refused.err.contains("text 2 has 51 tokens, more than the 40"));
+  CHECK(refused.out.empty());
+  const std::string one = ids(first);
+  CHECK(lines("split").out ==
+        ids("a b") + one.substr(0, one.size() - 1) + " " + ids(second) + ids("c"));
+  const auto text = [&](std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), {"translate", model, "-p"});
+    const std::string out = run_program(arguments).out;
+    return out.substr(0, out.size() - 1);
+  };
+  CHECK(text({whole, "--overflow", "split"}) == text({first}) + " " + text({second}));
+  const std::string tokens = list(json(std::vector<int>(41, 7)));
+  CHECK(run_program({"translate", model, "--tokens", tokens}).err.contains("41 tokens are cut"));
+  CHECK(run_program({"translate", model, "--tokens", tokens, "--overflow", "error"}).status == 1);
 }
 
 TEST_CASE("logits of a decoder behind an encoder are the reference's") {
@@ -235,6 +364,131 @@ TEST_CASE("classify gives labels the reference's logits") {
   }
 }
 
+TEST_CASE("classify prints values of a regression, and of labels that go together each its own") {
+  const TemporaryFolder folder;
+  const std::string source = folder / "checkpoint", model = folder / "model.vvl";
+  const json input = expected_of("bert_classify")["inputs"][0];
+  const std::vector<float> logits =
+      read_floats("tests/goldens/bert_classify/" + input["logits"].get<std::string>());
+  const float tolerance =
+      kTolerance * expected_of("bert_classify")["ranges"]["logits"].get<float>();
+  REQUIRE(logits.size() == 3);
+  const std::vector<std::string> names = {"grief", "calm", "joy"};
+  // What classify says of the checkpoint with such settings and as many labels.
+  const auto classify = [&](const char* problem, size_t labels) {
+    std::filesystem::remove_all(source);
+    std::filesystem::copy("tests/goldens/bert_classify", source);
+    json config = json::parse(read_file(source + "/config.json"));
+    if (problem != nullptr) config["problem_type"] = problem;
+    if (labels == 1) {
+      // The head's bias and weight are the file's last tensors, in halves.
+      config["id2label"] = {{"0", "grief"}};
+      const std::string bytes = read_file(source + "/model.safetensors");
+      uint64_t length = 0;
+      std::memcpy(&length, bytes.data(), sizeof(length));
+      json header = json::parse(bytes.substr(8, length));
+      json &bias = header["classifier.bias"], &weight = header["classifier.weight"];
+      const size_t from = bias["data_offsets"][0], rows = weight["data_offsets"][0];
+      const size_t row = 2 * weight["shape"][1].get<size_t>();
+      const std::string data = bytes.substr(8 + length);
+      REQUIRE(data.size() == rows + 3 * row);
+      bias["shape"] = {1}, bias["data_offsets"] = {from, from + 2};
+      weight["shape"][0] = 1, weight["data_offsets"] = {from + 2, from + 2 + row};
+      const std::string changed = header.dump();
+      length = changed.size();
+      std::ofstream(source + "/model.safetensors", std::ios::binary)
+          << std::string(reinterpret_cast<const char*>(&length), 8) << changed
+          << data.substr(0, from + 2) << data.substr(rows, row);
+    }
+    std::ofstream(source + "/config.json") << config;
+    const Ran ran = run_program({"convert", source, "-o", model, "--weights", "f32", "--force"});
+    INFO(ran.err);
+    REQUIRE(ran.status == 0);
+    return run_program({"classify", model, "--tokens", list(input["tokens"]), "--json"}).json();
+  };
+  for (const auto& [problem, labels] : {std::pair{"regression", 3},
+                                        {"regression", 1},
+                                        {static_cast<const char*>(nullptr), 1},
+                                        {"single_label_classification", 1}}) {
+    CAPTURE(labels);
+    const json values = classify(problem, labels);
+    REQUIRE(values.size() == static_cast<size_t>(labels));
+    for (int i = 0; i < labels; ++i) {
+      CHECK(values[i]["label"] == names[i]);
+      CHECK(!values[i].contains("probability"));
+      CHECK(std::abs(values[i]["value"].get<float>() - logits[i]) <= tolerance);
+    }
+    const Ran text = run_program({"classify", model, "--tokens", list(input["tokens"])});
+    CHECK(text.out.starts_with(std::format("{:7.4f}  grief\n", values[0]["value"].get<double>())));
+  }
+  CHECK(run_program({"inspect", model}).out.contains("labels      grief\n"));
+  for (const int labels : {1, 3}) {
+    const json values = classify("multi_label_classification", labels);
+    REQUIRE(values.size() == static_cast<size_t>(labels));
+    for (const json& value : values) {
+      const float logit = logits[std::ranges::find(names, value["label"]) - names.begin()];
+      CHECK(std::abs(value["logit"].get<float>() - logit) <= tolerance);
+      // The sigmoid's slope is at most 1/4.
+      CHECK(std::abs(value["probability"].get<double>() - 1 / (1 + std::exp(-double{logit}))) <=
+            tolerance);
+    }
+  }
+  CHECK(run_program({"inspect", model}).out.contains("labels that do not exclude each other"));
+}
+
+TEST_CASE("bench of an encoder-decoder tells tokens a second of reading and of writing") {
+  const TemporaryFolder folder;
+  for (const std::string golden : {"bart", "t5"}) {
+    const std::string model = convert(folder, golden);
+    const std::vector<std::string> arguments = {"bench", model, "--length", "5,19", "-n",
+                                                "7",     "-r",  "2",        "-t",   "1"};
+    std::vector<std::string> as_json = arguments;
+    as_json.push_back("--json");
+    const json told = run_program(as_json).json();
+    REQUIRE(told["results"].size() == 4);
+    for (size_t i = 0; i < 4; ++i) {
+      const json& result = told["results"][i];
+      const int length = i < 2 ? 5 : 19;
+      CHECK(result["kind"] == (i % 2 == 0 ? "encode" : "decode"));
+      CHECK(result["tokens"] == (i % 2 == 0 ? length : 7));
+      if (i % 2 == 1) CHECK(result["source"] == length);
+      CHECK(result["tokens_per_s"]["min"] > 0);
+      CHECK(result["tokens_per_s"]["min"] <= result["tokens_per_s"]["max"]);
+      CHECK(result["fraction_of_limit"] > 0);
+    }
+    const Ran table = run_program(arguments);
+    CHECK(table.status == 0);
+    CHECK(table.out.contains("encode"));
+  }
+  const std::string bart = folder / "bart.vvl";
+  const Ran defaults = run_program({"bench", bart, "-r", "1", "-t", "1", "--json"});
+  CHECK(defaults.json()["results"][1]["tokens"] == 40);  // as many as there are positions
+  CHECK(run_program({"bench", bart, "--length", "41"}).err.contains("--length of 41"));
+  CHECK(run_program({"bench", bart, "-n", "41"}).err.contains("40 positions"));
+  const json only = run_program({"bench", bart, "-n", "0", "-r", "1", "--json"}).json();
+  CHECK(only["results"].size() == 1);
+}
+
+TEST_CASE("options of bench that do not apply to a model are refused, and which") {
+  const TemporaryFolder folder;
+  const std::string encoder = convert(folder, "bert"), pair = convert(folder, "t5"),
+                    decoder = convert(folder, "llama_grouped_heads");
+  const std::vector<std::pair<std::string, std::vector<std::vector<std::string>>>> wrongs = {
+      {encoder, {{"-p", "4"}, {"-n", "4"}, {"-d", "4"}, {"--kv", "f32"}, {"--context", "9"}}},
+      {pair, {{"-p", "4"}, {"-d", "4"}, {"--kv", "f32"}, {"--context", "9"}, {"--batch", "2"}}},
+      {decoder, {{"--batch", "2"}, {"--length", "8"}}}};
+  for (const auto& [model, options] : wrongs) {
+    for (const std::vector<std::string>& option : options) {
+      CAPTURE(option[0]);
+      const Ran ran = run_program({"bench", model, "-r", "1", option[0], option[1]});
+      CHECK(ran.status == 1);
+      CHECK(ran.err.contains(model));
+      CHECK(ran.err.contains(option[0]));
+      CHECK(ran.out.empty());
+    }
+  }
+}
+
 TEST_CASE("bench of an encoder tells sentences a second for each batch and length") {
   const TemporaryFolder folder;
   const json told = run_program({"bench", convert(folder, "bert"), "--batch", "1,3", "--length",
@@ -260,7 +514,6 @@ TEST_CASE("a model of another kind than the command's is refused, and the right 
                     decoder = convert(folder, "llama_grouped_heads");
   const std::vector<std::pair<std::vector<std::string>, const char*>> wrongs = {
       {{"run", encoder, "--tokens", "1"}, "volvelle embed"},
-      {{"bench", pair}, "encoder-decoder"},
       {{"bench", decoder, "--length", "8"}, "for encoders"},
       {{"bench", encoder, "--length", "100000"}, "--length of 100000"},
       {{"logits", encoder, "--tokens", "1", "-o", "-"}, "volvelle embed"},

@@ -66,8 +66,8 @@ struct Session {
   void store(const Cache& cache, size_t token) const {
     for (size_t h = 0; h < shape.kv_heads; ++h) {
       const size_t at = (token * shape.kv_heads + h) * shape.head_dim;
-      store_key(cache.view, shape, h, token % cache.view.slots, keys.data() + at);
-      store_value(cache.view, shape, h, token % cache.view.slots, values.data() + at);
+      store_keys(cache.view, shape, h, token % cache.view.slots, 1, keys.data() + at, 0);
+      store_values(cache.view, shape, h, token % cache.view.slots, 1, values.data() + at, 0);
     }
   }
 
@@ -644,6 +644,40 @@ TEST_CASE("attention in parts that are merged in order is the same to the bit") 
   }
 }
 
+TEST_CASE("rows of several tokens are stored as they are one by one") {
+  for (const CacheType type : kTypes) {
+    for (const size_t head_dim : {4, 16, 20, 32, 48}) {
+      const AttentionShape shape = shape_of(1, 2, head_dim);
+      const size_t stride = 2 * head_dim + 3;
+      for (size_t count = 1; count <= 40; count += 1 + count / 5) {
+        const size_t slots = 71, slot = random_below(slots - count);
+        CAPTURE(head_dim);
+        CAPTURE(count);
+        CAPTURE(slot);
+        const std::vector<float> rows = random_row(count * stride);
+        for_each_target([&] {
+          const Cache together(type, shape, slots, 0), apart(type, shape, slots, 0);
+          store_keys(together.view, shape, 1, slot, count, rows.data(), stride);
+          store_values(together.view, shape, 1, slot, count, rows.data(), stride);
+          for (size_t t = 0; t < count; ++t) {
+            store_keys(apart.view, shape, 1, slot + t, 1, rows.data() + t * stride, 0);
+            store_values(apart.view, shape, 1, slot + t, 1, rows.data() + t * stride, 0);
+          }
+          CHECK(together.keys == apart.keys);
+          CHECK(together.values == apart.values);
+          if (type != CacheType::kQ8) return;
+          const auto bits = [](const std::vector<float>& x) {  // NaN where nothing is stored
+            return std::vector<uint8_t>(reinterpret_cast<const uint8_t*>(x.data()),
+                                        reinterpret_cast<const uint8_t*>(x.data() + x.size()));
+          };
+          CHECK(bits(together.key_scales) == bits(apart.key_scales));
+          CHECK(bits(together.value_scales) == bits(apart.value_scales));
+        });
+      }
+    }
+  }
+}
+
 TEST_CASE("keys lie in lanes of slots, values in rows, padded with zeros, and nothing else moves") {
   const AttentionShape shape = shape_of(1, 2, 20);
   const std::vector<float> row = random_row(20);
@@ -652,8 +686,8 @@ TEST_CASE("keys lie in lanes of slots, values in rows, padded with zeros, and no
   for (const CacheType type : {CacheType::kF32, CacheType::kF16}) {
     for_each_target([&] {
       const Cache cache(type, shape, 19, 0);
-      store_key(cache.view, shape, head, slot, row.data());
-      store_value(cache.view, shape, head, slot, row.data());
+      store_keys(cache.view, shape, head, slot, 1, row.data(), 0);
+      store_values(cache.view, shape, head, slot, 1, row.data(), 0);
       const size_t bytes = cache_element_bytes(type);
       std::vector<uint8_t> keys(2 * slots * 32 * bytes, 0xff), values = keys;
       for (size_t e = 0; e < 32; ++e) {
@@ -697,8 +731,8 @@ TEST_CASE(
       const Cache cache(CacheType::kQ8, shape, 70, 0);
       const size_t slots = cache_slots(CacheType::kQ8, 70), head = 1, slot = 66;
       CHECK(slots == 128);
-      store_key(cache.view, shape, head, slot, row.data());
-      store_value(cache.view, shape, head, slot, row.data());
+      store_keys(cache.view, shape, head, slot, 1, row.data(), 0);
+      store_values(cache.view, shape, head, slot, 1, row.data(), 0);
       std::vector<int8_t> keys, values;
       const float key_scale = codes_of(related != 2, keys);
       const float value_scale = codes_of(related != 4, values);

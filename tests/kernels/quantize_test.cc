@@ -86,6 +86,13 @@ TEST_CASE("activations' codes equal their twin's to the bit, whatever their widt
           CHECK(code.scale == expected_code.scale);
           CHECK(code.zero_point == expected_code.zero_point);
           CHECK(codes == expected);
+          std::vector<uint8_t> more(count);
+          const RowCode unsigned_code = quantize_unsigned(x.data(), count, more.data());
+          CHECK(unsigned_code.scale == code.scale);
+          CHECK(unsigned_code.zero_point == code.zero_point + 128);
+          size_t apart = 0;
+          for (size_t i = 0; i < count; ++i) apart += more[i] != codes[i] + 128;
+          CHECK(apart == 0);
         });
       }
     }
