@@ -26,6 +26,8 @@ struct ConvertOptions {
   std::optional<ScalingSpec> scaling;  // instead of the checkpoint's own
   bool tokenizer = true;               // false: leave it out
   bool force = false;                  // replace the output
+  bool keep_grid = true;               // q4: weights that lie on a four-bit grid stay on it
+  std::string calibration = {};        // q4: a text that the model reads first; empty: none
   std::vector<std::string> ignored_keys;
 
   // Told of weights written so far and in all, now and then.
@@ -66,7 +68,7 @@ struct ConvertReport {
 };
 
 // Writes `options.output`, which appears only when whole.
-Result<ConvertReport> convert(const ConvertOptions& options, const ThreadPool& threads);
+Result<ConvertReport> convert(const ConvertOptions& options, ThreadPool& threads);
 
 }  // namespace volvelle
 

@@ -126,7 +126,8 @@ Result<void> Encoder::State::reserve() {
 }
 
 Result<std::unique_ptr<Encoder>> Encoder::open(std::shared_ptr<const Model> model, ThreadPool& pool,
-                                               const Task* task, size_t chunk) {
+                                               const Task* task, size_t chunk,
+                                               LinearObserver* observer) {
   if (model->encoder() == nullptr) {
     return fail("{}: has no encoder; it makes text and no vectors", model->path());
   }
@@ -135,6 +136,7 @@ Result<std::unique_ptr<Encoder>> Encoder::open(std::shared_ptr<const Model> mode
   std::unique_ptr<State> state(
       new State{.model = model, .pool = pool, .task = task, .chunk = chunk});
   VOLVELLE_RETURN_IF_ERROR(state->reserve());
+  state->blocks->linear_scratch().observe(observer);
   VOLVELLE_RETURN_IF_ERROR(model->verify_contents(*stack.embedding));
   return std::unique_ptr<Encoder>(new Encoder(std::move(state)));
 }

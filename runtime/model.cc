@@ -40,8 +40,8 @@ Result<std::shared_ptr<const Model>> Model::from_bytes(std::span<const std::byte
 }
 
 Result<void> Model::verify_contents(const Tensor& tensor) const {
-  for (const SegmentView& segment :
-       {tensor.data, tensor.scales, tensor.minima, tensor.minimum_scales}) {
+  for (const SegmentView& segment : {tensor.data, tensor.scales, tensor.minima,
+                                     tensor.minimum_scales, tensor.side, tensor.side_scales}) {
     if (!segment.bytes.empty() && checksum(segment.bytes) != segment.checksum) {
       return fail(
           "{}: tensor {}: the checksum of its bytes does not hold; copy or convert the file again",
@@ -60,7 +60,8 @@ Result<void> Model::verify_contents(const Tensor& tensor) const {
     }
     return false;
   };
-  if (!finite()) {
+  const ThinWeights side = tensor.side_weights();
+  if (!finite() || !all_finite({side.scales, side.outputs})) {
     return fail("{}: tensor {}: holds what is no number; convert the checkpoint again", path_,
                 tensor.name);
   }
@@ -129,10 +130,16 @@ Result<void> Model::check_tokens(const Stack& stack, std::span<const int32_t> to
   return {};
 }
 
-BlockMinima Tensor::block_minima() const {
+ThinWeights Tensor::block_minima() const {
   if (minima.bytes.empty()) return {};
   return {reinterpret_cast<const int8_t*>(minima.bytes.data()),
           reinterpret_cast<const float*>(minimum_scales.bytes.data()), blocks(), rows};
+}
+
+ThinWeights Tensor::side_weights() const {
+  if (side_columns.empty()) return {};
+  return {reinterpret_cast<const int8_t*>(side.bytes.data()),
+          reinterpret_cast<const float*>(side_scales.bytes.data()), side_columns.size(), rows};
 }
 
 void read_row(const Tensor& tensor, size_t row, float* y) {
@@ -148,7 +155,7 @@ void read_row(const Tensor& tensor, size_t row, float* y) {
       const size_t padded = tensor.padded_columns();
       const uint8_t* codes = tensor.q4() + row * (padded / 2);
       const uint16_t* scales = tensor.block_scales() + row * (padded / kQ4Block);
-      const BlockMinima minima = tensor.block_minima();
+      const ThinWeights minima = tensor.block_minima();
       for (size_t i = 0; i < tensor.columns; ++i) {
         const float scale = std::bit_cast<float>(uint32_t{scales[i / kQ4Block]} << 16);
         y[i] = static_cast<float>((codes[i / 2] >> (i % 2 * 4) & 15) - 8) * scale;
@@ -160,6 +167,10 @@ void read_row(const Tensor& tensor, size_t row, float* y) {
     }
   }
   hadamard(tensor.rotation, tensor.columns, y);
+  const ThinWeights side = tensor.side_weights();
+  for (size_t i = 0; i < side.inputs; ++i) {
+    y[tensor.side_columns[i]] = side.codes[i * side.outputs + row] * side.scales[row];
+  }
 }
 
 }  // namespace volvelle

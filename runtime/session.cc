@@ -85,6 +85,7 @@ Result<void> Session::State::reserve() {
                             StackOperator::make(*model, stack, pool, packed, options.chunk, inputs,
                                                 options.first_position + options.context));
   blocks = std::move(made);
+  blocks->linear_scratch().observe(options.observer);
   // XNNPACK may read a few bytes past the rows it is given; the rest keeps both parts on lines.
   const size_t projected_floats = (rows * width + XNN_EXTRA_BYTES / sizeof(float) + 15) / 16 * 16;
   VOLVELLE_ASSIGN_OR_RETURN(

@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "converter/calibration.h"
 #include "converter/convert.h"
 #include "runtime/commands/compute.h"
 
@@ -14,6 +15,7 @@ struct Options {
   ConvertOptions convert;
   ComputeOptions compute;
   std::string weights = "q4";
+  std::string calibrate;
   bool json = false;
 };
 
@@ -77,7 +79,12 @@ Result<> run(Options& options) {
   const std::map<std::string, WeightType> types = {
       {"f32", WeightType::kF32}, {"q8", WeightType::kQ8}, {"q4", WeightType::kQ4}};
   options.convert.weights = types.at(options.weights);
-  VOLVELLE_ASSIGN_OR_RETURN(const ThreadPool threads, make_pool(options.compute));
+  if (options.calibrate.empty()) {
+    options.convert.calibration = calibration_text();
+  } else if (options.calibrate != "none") {
+    VOLVELLE_ASSIGN_OR_RETURN(options.convert.calibration, read_text(options.calibrate));
+  }
+  VOLVELLE_ASSIGN_OR_RETURN(ThreadPool threads, make_pool(options.compute));
   Result<ConvertReport> report;
   {
     std::unique_ptr<Progress> bar;
@@ -157,6 +164,14 @@ void add_convert_command(Program& program) {
   command.add_flag_callback(
       "--no-tokenizer", [options] { options->convert.tokenizer = false; },
       "Leave the tokenizer out");
+  command
+      .add_option("--calibrate", options->calibrate,
+                  "q4: a text of the kind that the model is for, which tells how weights are best "
+                  "rounded, or none (default: a short English one of the program's own)")
+      ->type_name("FILE|none");
+  command.add_flag_callback(
+      "--no-keep-grid", [options] { options->convert.keep_grid = false; },
+      "Round weights anew that lie on a four-bit grid already");
   command.add_flag("--force", options->convert.force, "Replace the output if it exists");
   command.add_flag("--json", options->json, "Print the report as JSON");
   add_thread_options(command, options->compute);
