@@ -24,6 +24,9 @@ namespace volvelle {
 // A text that ships with the program; its source is stated at its head.
 std::string_view calibration_text();
 
+// Another one, which never calibrates: what it costs a model is measured on it.
+std::string_view report_text();
+
 // Of the inputs of one linear.
 struct InputStatistics {
   size_t columns = 0;
@@ -50,8 +53,11 @@ class Calibration {
   // Runs the model for the statistics of linears of these weights. Those of others are forgotten.
   Result<void> observe(std::span<const Wanted> linears);
 
-  // Whether the last observation was of that linear, among others.
-  bool has(const std::string& name) const { return statistics_.contains(name); }
+  // Whether the last observation was of that linear, among others, and of its moments.
+  bool has(const std::string& name, bool moments) const {
+    const auto found = statistics_.find(name);
+    return found != statistics_.end() && (!moments || !found->second.moments.empty());
+  }
 
   // Of a linear that was observed; null: of none, or it never had an input.
   const InputStatistics* find(const std::string& name) const;

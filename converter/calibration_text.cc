@@ -32,8 +32,6 @@ Mr. Bennet made no answer.
 
 This was invitation enough.
 
-Call me Ishmael. Some years ago - never mind how long precisely - having little or no money in my purse, and nothing particular to interest me on shore, I thought I would sail about a little and see the watery part of the world. It is a way I have of driving off the spleen, and regulating the circulation. Whenever I find myself growing grim about the mouth; whenever it is a damp, drizzly November in my soul; whenever I find myself involuntarily pausing before coffin warehouses, and bringing up the rear of every funeral I meet; and especially whenever my hypos get such an upper hand of me, that it requires a strong moral principle to prevent me from deliberately stepping into the street, and methodically knocking people's hats off - then, I account it high time to get to sea as soon as I can.
-
 When on board H.M.S. Beagle, as naturalist, I was much struck with certain facts in the distribution of the inhabitants of South America, and in the geological relations of the present to the past inhabitants of that continent. These facts seemed to me to throw some light on the origin of species - that mystery of mysteries, as it has been called by one of our greatest philosophers. On my return home, it occurred to me, in 1837, that something might perhaps be made out on this question by patiently accumulating and reflecting on all sorts of facts which could possibly have any bearing on it.
 
 I went to the woods because I wished to live deliberately, to front only the essential facts of life, and see if I could not learn what it had to teach, and not, when I came to die, discover that I had not lived. I did not wish to live what was not life, living is so dear; nor did I wish to practise resignation, unless it was quite necessary.
@@ -134,6 +132,14 @@ SELECT customer, COUNT(*) AS orders, SUM(amount) FROM sales WHERE year = 2021 GR
 | Venus  | 0     | 2802        |
 
 Let a, b and c be the sides of a right triangle, c being the longest. Then a^2 + b^2 = c^2. To see this, draw a square of side a + b and place four copies of the triangle in its corners so that a tilted square of side c remains in the middle. The large square has the area (a + b)^2 = a^2 + 2ab + b^2, the four triangles together 2ab, and so the small square c^2 = a^2 + b^2.
+
+)";
+  return kText;
+}
+
+std::string_view report_text() {
+  static constexpr std::string_view kText =
+      R"(Call me Ishmael. Some years ago - never mind how long precisely - having little or no money in my purse, and nothing particular to interest me on shore, I thought I would sail about a little and see the watery part of the world. It is a way I have of driving off the spleen, and regulating the circulation. Whenever I find myself growing grim about the mouth; whenever it is a damp, drizzly November in my soul; whenever I find myself involuntarily pausing before coffin warehouses, and bringing up the rear of every funeral I meet; and especially whenever my hypos get such an upper hand of me, that it requires a strong moral principle to prevent me from deliberately stepping into the street, and methodically knocking people's hats off - then, I account it high time to get to sea as soon as I can.
 
 The defendant argued that the contract had been concluded under a mistake, since both parties believed the painting to be an original. The court did not agree. A buyer who is told that the seller "cannot guarantee" authorship, it held, takes the risk upon himself. The appeal was dismissed with costs.
 

@@ -108,14 +108,15 @@ std::vector<ConvertReport::Layers> describe_layers(const recipe::Model& model) {
 }
 
 void add_part(ConvertReport& report, const std::string& name, const std::string& type,
-              uint64_t bytes) {
+              uint64_t bytes, uint64_t tensors = 0) {
   for (ConvertReport::Part& part : report.parts) {
     if (part.name == name && part.type == type) {
       part.bytes += bytes;
+      part.tensors += tensors;
       return;
     }
   }
-  report.parts.push_back({name, type, bytes});
+  report.parts.push_back({name, type, bytes, tensors});
 }
 
 Result<std::vector<StoredDials>> write_dials(const recipe::Model& model, uint64_t context,
@@ -176,19 +177,35 @@ Result<void> write_sinusoids(uint64_t context, recipe::Model& model,
 }
 
 // Statistics of as many linears as memory allows, from tensor `first` on.
-Result<void> observe(const recipe::Model& model, size_t first, const std::vector<bool>& kept,
+Result<void> observe(const recipe::Model& model, size_t first, const std::vector<Plan>& plans,
                      Calibration& calibration) {
   constexpr uint64_t kMostBytes = uint64_t{1} << 30;
   std::vector<Calibration::Wanted> linears;
   uint64_t bytes = 0;
   for (size_t i = first; i < model.tensors.size(); ++i) {
     const recipe::Tensor& tensor = model.tensors[i];
-    if (tensor.use != recipe::Use::kLinear) continue;
-    if (!kept[i]) bytes += Calibration::bytes(tensor.columns);
+    if (!is_linear(tensor) || plans[i].type != file::TensorType::q4) continue;
+    if (!plans[i].kept) bytes += Calibration::bytes(tensor.columns);
     if (bytes > kMostBytes && !linears.empty()) break;
-    linears.push_back({tensor.name, !kept[i]});
+    linears.push_back({tensor.name, !plans[i].kept});
   }
   return calibration.observe(linears);
+}
+
+// What became of a tensor, for people.
+std::string form_text(const Storage& storage) {
+  std::string text = file::EnumNameTensorType(storage.type);
+  if (storage.minima) text += ", grid kept";
+  if (storage.compensation != nullptr) text += ", compensated";
+  return text;
+}
+
+void add_linear(const recipe::Tensor& tensor, const StoredTensor& stored, ConvertReport& report) {
+  const double count = static_cast<double>(tensor.rows) * static_cast<double>(tensor.columns);
+  const Storage& storage = stored.storage;
+  report.linears.push_back({tensor.name, form_text(storage), storage.rotation,
+                            storage.side_columns.size(),
+                            8 * static_cast<double>(stored.bytes()) / count});
 }
 
 Result<std::vector<StoredTensor>> write_weights(const recipe::Model& model,
@@ -196,39 +213,44 @@ Result<std::vector<StoredTensor>> write_weights(const recipe::Model& model,
                                                 const ConvertOptions& options,
                                                 Calibration* calibration, const ThreadPool& threads,
                                                 ModelWriter& writer, ConvertReport& report) {
+  VOLVELLE_ASSIGN_OR_RETURN(const std::vector<Plan> plans,
+                            make_plans(model, options, source, calibration));
   uint64_t total = 0, done = 0, bytes = 0;
-  std::vector<bool> kept;
   for (size_t i = 0; i < model.tensors.size(); ++i) {
     const recipe::Tensor& tensor = model.tensors[i];
-    const file::TensorType type = stored_type(tensor.use, options.weights);
     total += tensor.rows * tensor.columns;
-    bytes += data_bytes(type, tensor.rows, tensor.columns) +
-             scale_bytes(type, tensor.rows, tensor.columns);
-    VOLVELLE_ASSIGN_OR_RETURN(const bool keeps, keeps_grid(model, i, options, source));
-    kept.push_back(keeps);
+    bytes += data_bytes(plans[i].type, tensor.rows, tensor.columns) +
+             scale_bytes(plans[i].type, tensor.rows, tensor.columns);
   }
   report.parameters = total;
   VOLVELLE_RETURN_IF_ERROR(writer.expect(bytes));
 
   std::vector<StoredTensor> stored;
+  double linear_bits = 0, linear_weights = 0;
   for (size_t i = 0; i < model.tensors.size(); ++i) {
     const recipe::Tensor& tensor = model.tensors[i];
     const InputStatistics* statistics = nullptr;
-    if (calibration != nullptr && tensor.use == recipe::Use::kLinear) {
-      if (!calibration->has(tensor.name)) {
-        VOLVELLE_RETURN_IF_ERROR(observe(model, i, kept, *calibration));
+    if (calibration != nullptr && is_linear(tensor) && plans[i].type == file::TensorType::q4) {
+      if (!calibration->has(tensor.name, !plans[i].kept)) {
+        VOLVELLE_RETURN_IF_ERROR(observe(model, i, plans, *calibration));
       }
       statistics = calibration->find(tensor.name);
     }
-    const Storage storage = choose_form(model, i, options.weights, kept[i], statistics, threads);
+    VOLVELLE_ASSIGN_OR_RETURN(const Storage storage,
+                              choose_form(model, i, plans[i], source, statistics, threads));
     const auto progress = [&](uint64_t elements) { options.progress(done += elements, total); };
     VOLVELLE_ASSIGN_OR_RETURN(StoredTensor one,
                               write_tensor(tensor, storage, source, threads, writer, progress));
+    add_part(report, part_of(tensor), form_text(storage), one.bytes(), 1);
+    if (is_linear(tensor)) {
+      add_linear(tensor, one, report);
+      linear_bits += 8 * static_cast<double>(one.bytes());
+      linear_weights += static_cast<double>(tensor.rows) * static_cast<double>(tensor.columns);
+    }
     one.storage.compensation = nullptr;  // which is large
-    const std::string type = file::EnumNameTensorType(storage.type);
-    add_part(report, part_of(tensor), kept[i] ? type + ", grid kept" : type, one.bytes());
-    stored.push_back(one);
+    stored.push_back(std::move(one));
   }
+  if (linear_weights > 0) report.linear_bits = linear_bits / linear_weights;
   return stored;
 }
 
@@ -255,6 +277,8 @@ Result<std::unique_ptr<Calibration>> calibrate(const ConvertOptions& options, Th
   plain.output += ".calibration";
   plain.weights = WeightType::kQ8;
   plain.calibration = "";
+  plain.bits = {};
+  plain.keep = {};
   plain.force = true;
   VOLVELLE_RETURN_IF_ERROR(convert(plain, threads));
   auto model = Model::load(plain.output);

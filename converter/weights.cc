@@ -260,24 +260,25 @@ uint64_t scale_bytes(file::TensorType type, uint64_t rows, uint64_t columns) {
   return 0;
 }
 
-Result<bool> wants_minima(const recipe::Tensor& tensor, const TensorSource& source) {
-  constexpr size_t kSamples = 8, kSampleElements = size_t{1} << 15;
-  constexpr double kWorthIt = 8;  // times the squared error; a random block gains a fifth
-  if (tensor.computation) return false;
+Result<std::vector<float>> sample_rows(const recipe::Tensor& tensor, const TensorSource& source,
+                                       size_t elements) {
+  constexpr size_t kPlaces = 8;
+  std::vector<float> sample;
+  if (tensor.computation) return sample;
   std::vector<Slice> slices = cut(tensor, tensor.columns);
   std::erase_if(slices, [](const Slice& slice) { return slice.part->source == nullptr; });
   Scratch scratch;
-  Q4Error total;
-  for (size_t i = 0; i < kSamples && !slices.empty(); ++i) {
-    const Slice& slice = slices[i * slices.size() / kSamples];
-    VOLVELLE_ASSIGN_OR_RETURN(const std::span<float> values,
+  for (size_t i = 0; i < kPlaces && !slices.empty(); ++i) {
+    const Slice& slice = slices[i * slices.size() / kPlaces];
+    VOLVELLE_ASSIGN_OR_RETURN(const std::span<const float> values,
                               read_slice(source, slice, tensor.columns, false, scratch));
-    const size_t rows = std::min<size_t>(slice.rows, 1 + kSampleElements / tensor.columns);
-    VOLVELLE_ASSIGN_OR_RETURN(const Q4Error error, q4_error(values.data(), rows, tensor.columns));
-    total.plain += error.plain;
-    total.with_minima += error.with_minima;
+    // Where slices are few, each place has rows of its own all the same.
+    const size_t rows = std::min<size_t>(slice.rows, 1 + elements / kPlaces / tensor.columns);
+    const size_t first = (slice.rows - rows) * i / kPlaces;
+    const auto from = values.begin() + static_cast<ptrdiff_t>(first * tensor.columns);
+    sample.insert(sample.end(), from, from + static_cast<ptrdiff_t>(rows * tensor.columns));
   }
-  return total.plain > kWorthIt * total.with_minima;
+  return sample;
 }
 
 Result<StoredTensor> write_tensor(const recipe::Tensor& tensor, const Storage& storage,

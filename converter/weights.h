@@ -46,9 +46,9 @@ struct StoredTensor {
 uint64_t data_bytes(file::TensorType type, uint64_t rows, uint64_t columns);
 uint64_t scale_bytes(file::TensorType type, uint64_t rows, uint64_t columns);
 
-// Whether the weights lie on a grid of sixteen steps a block that is not symmetric, so that minima
-// keep it: judged by a sample of rows.
-Result<bool> wants_minima(const recipe::Tensor& tensor, const TensorSource& source);
+// A few rows from all over the tensor, of about so many elements; none of one that is computed.
+Result<std::vector<float>> sample_rows(const recipe::Tensor& tensor, const TensorSource& source,
+                                       size_t elements);
 
 // Writes `tensor` in that form, which is f32 for vectors.
 //

@@ -10,6 +10,7 @@
 #include <span>
 
 #include "platforms/interrupt.h"
+#include "runtime/encoder.h"
 #include "runtime/linear.h"
 #include "runtime/session.h"
 
@@ -267,6 +268,26 @@ Result<std::vector<PredictionReport::LinearError>> linear_errors(const Predictio
   return watch.errors();
 }
 
+nlohmann::ordered_json to_json(std::span<const PredictionReport::LinearError> linears) {
+  auto json = nlohmann::ordered_json::array();
+  for (const PredictionReport::LinearError& linear : linears) {
+    json.push_back({{"name", linear.name},
+                    {"type", linear.type},
+                    {"bits", linear.bits},
+                    {"error", linear.error}});
+  }
+  return json;
+}
+
+void print_linears(std::span<const PredictionReport::LinearError> linears) {
+  if (linears.empty()) return;
+  print("\n{:<44} {:<15} {:>6} {:>10}\n", "linear", "type", "bits", "error");
+  for (const PredictionReport::LinearError& linear : linears) {
+    print("{:<44} {:<15} {:>6.2f} {:>8.4f} %\n", printable(linear.name), linear.type, linear.bits,
+          100 * linear.error);
+  }
+}
+
 }  // namespace
 
 Result<PredictionReport> predict(const PredictionOptions& options, ThreadPool& pool) {
@@ -363,12 +384,7 @@ nlohmann::ordered_json to_json(const PredictionReport& report) {
                        {"kl_p999", agreement->kl_p999},
                        {"top1", agreement->top1}};
   }
-  for (const PredictionReport::LinearError& linear : report.linears) {
-    json["linears"].push_back({{"name", linear.name},
-                               {"type", linear.type},
-                               {"bits", linear.bits},
-                               {"error", linear.error}});
-  }
+  if (!report.linears.empty()) json["linears"] = to_json(report.linears);
   return json;
 }
 
@@ -394,12 +410,73 @@ void print_prediction(const PredictionReport& report, const std::string& against
         printable(against), longest, agreement->kl_mean, agreement->kl_p99, agreement->kl_p999,
         100 * agreement->top1);
   }
-  if (report.linears.empty()) return;
-  print("\n{:<32} {:<15} {:>6} {:>10}\n", "linear", "type", "bits", "error");
-  for (const PredictionReport::LinearError& linear : report.linears) {
-    print("{:<32} {:<15} {:>6.2f} {:>9.4f}%\n", printable(linear.name), linear.type, linear.bits,
-          100 * linear.error);
+  print_linears(report.linears);
+}
+
+Result<VectorReport> compare_vectors(const std::shared_ptr<const Model>& model,
+                                     const std::shared_ptr<const Model>& reference,
+                                     const std::string& text, ThreadPool& pool) {
+  constexpr size_t kMostTokens = 128;
+  if (model->tokenizer() == nullptr) return fail("{}: has no tokenizer for a text", model->path());
+  std::vector<Sentence> sentences;
+  for (size_t first = 0; first < text.size();) {
+    const size_t end = std::min(text.find_first_of(".\n", first), text.size() - 1) + 1;
+    const std::string piece = text.substr(first, end - first);
+    first = end;
+    if (piece.find_first_not_of(" .\n") == std::string::npos) continue;
+    VOLVELLE_ASSIGN_OR_RETURN(std::vector<int32_t> tokens, model->tokenizer()->encode(piece, {}));
+    tokens.resize(std::min({tokens.size(), kMostTokens, model->encoder()->position_limit}));
+    sentences.push_back({std::move(tokens), {}});
   }
+  if (sentences.empty()) return fail("the text has no sentences");
+  // The mean of what comes out for each sentence.
+  const auto vectors_of = [&](const std::shared_ptr<const Model>& from,
+                              LinearObserver* observer) -> Result<std::vector<std::vector<float>>> {
+    const auto& tasks = from->encoder()->tasks;
+    const auto pools = [](const Task& task) { return task.pooling != Pooling::kNone; };
+    const auto task = std::ranges::find_if(tasks, pools);
+    VOLVELLE_ASSIGN_OR_RETURN(
+        const std::unique_ptr<Encoder> encoder,
+        Encoder::open(from, pool, task == tasks.end() ? nullptr : &*task, 512, observer));
+    std::vector<std::vector<float>> vectors;
+    VOLVELLE_RETURN_IF_ERROR(encoder->run(
+        sentences, [&](size_t, size_t rows, std::span<const float> values) -> Result<void> {
+          std::vector<float> mean(encoder->width());
+          for (size_t i = 0; i < rows * mean.size(); ++i) mean[i % mean.size()] += values[i];
+          vectors.push_back(std::move(mean));
+          return {};
+        }));
+    return vectors;
+  };
+  LinearWatch watch(*model, *reference, pool);
+  VOLVELLE_ASSIGN_OR_RETURN(const auto own, vectors_of(model, nullptr));
+  VOLVELLE_ASSIGN_OR_RETURN(const auto right, vectors_of(reference, &watch));
+  VectorReport report{.texts = sentences.size(), .cosine_least = 1};
+  for (size_t i = 0; i < own.size(); ++i) {
+    double product = 0, squares = 0, others = 0;
+    for (size_t j = 0; j < own[i].size(); ++j) {
+      product += double{own[i][j]} * right[i][j];
+      squares += double{own[i][j]} * own[i][j], others += double{right[i][j]} * right[i][j];
+    }
+    const double cosine = product / std::sqrt(squares * others);
+    report.cosine_mean += cosine / static_cast<double>(own.size());
+    report.cosine_least = std::min(report.cosine_least, cosine);
+  }
+  VOLVELLE_ASSIGN_OR_RETURN(report.linears, watch.errors());
+  return report;
+}
+
+nlohmann::ordered_json to_json(const VectorReport& report) {
+  return {{"texts", report.texts},
+          {"cosine_mean", report.cosine_mean},
+          {"cosine_least", report.cosine_least},
+          {"linears", to_json(report.linears)}};
+}
+
+void print_vectors(const VectorReport& report) {
+  print("vectors of {} texts: cosine mean {:.5f}, least {:.5f}\n", report.texts, report.cosine_mean,
+        report.cosine_least);
+  print_linears(report.linears);
 }
 
 }  // namespace volvelle

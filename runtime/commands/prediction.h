@@ -1,5 +1,5 @@
-// How well a decoder predicts a text, and how far its predictions are from another model's: what
-// `eval perplexity` and `convert --report` tell.
+// How well a decoder predicts a text, how far its predictions are from another model's, and how
+// near an encoder's vectors are to another's: what `eval perplexity` and `convert --report` tell.
 
 #ifndef VOLVELLE_RUNTIME_COMMANDS_PREDICTION_H_
 #define VOLVELLE_RUNTIME_COMMANDS_PREDICTION_H_
@@ -59,6 +59,21 @@ struct PredictionReport {
 // The text is cut into consecutive windows of each length, without a beginning token; each starts
 // from an empty cache and every prediction in it counts.
 Result<PredictionReport> predict(const PredictionOptions& options, ThreadPool& pool);
+
+struct VectorReport {
+  size_t texts = 0;
+  double cosine_mean = 0, cosine_least = 0;  // of the model's vectors with the reference's
+  std::vector<PredictionReport::LinearError> linears;
+};
+
+// Of encoders of the same checkpoint: the sentences of a text, cut at line ends and full stops, as
+// vectors of the first task that makes such, else the mean of each one's tokens.
+Result<VectorReport> compare_vectors(const std::shared_ptr<const Model>& model,
+                                     const std::shared_ptr<const Model>& reference,
+                                     const std::string& text, ThreadPool& pool);
+
+nlohmann::ordered_json to_json(const VectorReport& report);
+void print_vectors(const VectorReport& report);
 
 nlohmann::ordered_json to_json(const PredictionReport& report);
 // `against` names the reference.
