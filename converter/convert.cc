@@ -193,18 +193,18 @@ Result<void> observe(const recipe::Model& model, size_t first, const std::vector
 }
 
 // What became of a tensor, for people.
-std::string form_text(const Storage& storage) {
+std::string form_text(const Storage& storage, bool kept) {
   std::string text = file::EnumNameTensorType(storage.type);
-  if (storage.minima) text += ", grid kept";
+  if (kept) text += ", grid kept";
   if (storage.compensation != nullptr) text += ", compensated";
   return text;
 }
 
-void add_linear(const recipe::Tensor& tensor, const StoredTensor& stored, ConvertReport& report) {
+void add_linear(const recipe::Tensor& tensor, const StoredTensor& stored, const std::string& form,
+                ConvertReport& report) {
   const double count = static_cast<double>(tensor.rows) * static_cast<double>(tensor.columns);
   const Storage& storage = stored.storage;
-  report.linears.push_back({tensor.name, form_text(storage), storage.rotation,
-                            storage.side_columns.size(),
+  report.linears.push_back({tensor.name, form, storage.rotation, storage.side_columns.size(),
                             8 * static_cast<double>(stored.bytes()) / count});
 }
 
@@ -241,9 +241,10 @@ Result<std::vector<StoredTensor>> write_weights(const recipe::Model& model,
     const auto progress = [&](uint64_t elements) { options.progress(done += elements, total); };
     VOLVELLE_ASSIGN_OR_RETURN(StoredTensor one,
                               write_tensor(tensor, storage, source, threads, writer, progress));
-    add_part(report, part_of(tensor), form_text(storage), one.bytes(), 1);
+    const std::string form = form_text(storage, plans[i].kept);
+    add_part(report, part_of(tensor), form, one.bytes(), 1);
     if (is_linear(tensor)) {
-      add_linear(tensor, one, report);
+      add_linear(tensor, one, form, report);
       linear_bits += 8 * static_cast<double>(one.bytes());
       linear_weights += static_cast<double>(tensor.rows) * static_cast<double>(tensor.columns);
     }

@@ -67,13 +67,19 @@ void rotate_moments(uint32_t rotation, size_t n, const ThreadPool& threads,
   rotate_rows();
 }
 
-// Whether the rows lie on a grid of sixteen steps a block that is not symmetric, so that minima
-// keep it.
-Result<bool> is_on_grid(std::span<const float> rows, size_t columns) {
+// Whether the rows lie on a grid of sixteen steps a block already, and whether it takes minima.
+Result<void> find_grid(std::span<const float> rows, size_t columns, Plan& plan) {
+  constexpr double kOnGrid =
+      1e-4;                       // of the squares; rounding to four bits costs a hundred times it
   constexpr double kWorthIt = 8;  // times the squared error; a random block gains a fifth
   VOLVELLE_ASSIGN_OR_RETURN(const Q4Error error,
                             q4_error(rows.data(), rows.size() / columns, columns));
-  return error.plain > kWorthIt * error.with_minima;
+  double squares = 0;
+  for (const float value : rows) squares += double{value} * value;
+  const bool symmetric = squares > 0 && error.plain <= kOnGrid * squares;
+  plan.minima = !symmetric && error.plain > kWorthIt * error.with_minima;
+  plan.kept = symmetric || plan.minima;
+  return {};
 }
 
 // The squares of what rounding to q4 changes in outputs, by the outputs' own; of weights, where
@@ -117,10 +123,9 @@ double bits_of(const recipe::Tensor& tensor, const Plan& plan) {
   const uint64_t rows = tensor.rows, columns = tensor.columns;
   double bytes = static_cast<double>(data_bytes(plan.type, rows, columns) +
                                      scale_bytes(plan.type, rows, columns));
-  // A minimum a block, a scale of theirs a row, and side columns as many as there may be.
-  if (plan.kept) {
-    bytes += static_cast<double>(rows * (q4_blocks(columns) + 8 + most_side_columns(columns)));
-  }
+  // As many side columns as there may be, a minimum a block, and their scales.
+  if (plan.kept) bytes += static_cast<double>(rows * (4 + most_side_columns(columns)));
+  if (plan.minima) bytes += static_cast<double>(rows * (4 + q4_blocks(columns)));
   return 8 * bytes / static_cast<double>(rows * columns);
 }
 
@@ -152,7 +157,7 @@ Result<void> mix(const recipe::Model& model, const ConvertOptions& options,
     Plan better = plans[i];
     if (!settled[i]) {
       if (!better.kept) better.type = file::TensorType::q8;
-      plans[i].kept = false;
+      plans[i].kept = plans[i].minima = false;
     }
     used += count * bits_of(tensor, plans[i]);
     if (settled[i]) continue;
@@ -303,7 +308,7 @@ Result<std::vector<Plan>> make_plans(const recipe::Model& model, const ConvertOp
     if (plans[i].type != file::TensorType::q4 || !options.keep_grid) continue;
     VOLVELLE_ASSIGN_OR_RETURN(const std::vector<float> rows,
                               sample_rows(model.tensors[i], source, kSampleElements));
-    VOLVELLE_ASSIGN_OR_RETURN(plans[i].kept, is_on_grid(rows, model.tensors[i].columns));
+    VOLVELLE_RETURN_IF_ERROR(find_grid(rows, model.tensors[i].columns, plans[i]));
   }
   if (options.bits) {
     VOLVELLE_RETURN_IF_ERROR(mix(model, options, source, calibration, settled, plans));
@@ -318,7 +323,7 @@ Result<Storage> choose_form(const recipe::Model& model, size_t index, const Plan
                             const ThreadPool& threads) {
   const recipe::Tensor& tensor = model.tensors[index];
   const size_t columns = tensor.columns;
-  Storage storage{.type = plan.type, .minima = plan.kept};
+  Storage storage{.type = plan.type, .minima = plan.minima};
   const bool multiplied = is_linear(tensor) || tensor.use == recipe::Use::kHead ||
                           model.head.weight == static_cast<int>(index);
   // Rows that are only looked up are not worth the transform.

@@ -23,7 +23,8 @@ namespace volvelle {
 // What is settled before a tensor is looked at closely.
 struct Plan {
   file::TensorType type = file::TensorType::f32;
-  bool kept = false;  // q4: on the grid of the source, with minima
+  bool kept = false;    // q4: on the grid of the source
+  bool minima = false;  // which has them
 };
 
 // Whether a linear of the model, other than the head, multiplies by the tensor.
