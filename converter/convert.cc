@@ -9,6 +9,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "converter/forms.h"
 #include "converter/positions/rotary.h"
 #include "converter/positions/scaling_spec.h"
 #include "converter/recipe.h"
@@ -29,39 +30,6 @@
 
 namespace volvelle {
 namespace {
-
-// Rows that are looked up need more than four bits, and so does a head of its own, whose errors go
-// straight into the logits.
-file::TensorType stored_type(recipe::Use use, WeightType weights) {
-  const bool exact = use == recipe::Use::kVector || use == recipe::Use::kTable;
-  if (exact || weights == WeightType::kF32) return file::TensorType::f32;
-  return use == recipe::Use::kLinear && weights == WeightType::kQ4 ? file::TensorType::q4
-                                                                   : file::TensorType::q8;
-}
-
-// Weights on a four-bit grid keep it. Others are rotated: so they lose less, and their activations
-// much less. Rows that are only looked up are not worth the transform, nor are the linears after
-// attention, whose inputs are means already.
-Result<Storage> storage_of(const recipe::Model& model, size_t index, WeightType weights,
-                           const TensorSource& source) {
-  const recipe::Tensor& tensor = model.tensors[index];
-  Storage storage{stored_type(tensor.use, weights)};
-  const bool multiplied = tensor.use == recipe::Use::kLinear || tensor.use == recipe::Use::kHead ||
-                          model.head.weight == static_cast<int>(index);
-  const bool after_attention = std::ranges::any_of(model.blocks, [&](const recipe::Block& block) {
-    return block.attention.output.weight == static_cast<int>(index);
-  });
-  if (storage.type == file::TensorType::f32 || !multiplied) return storage;
-  if (storage.type == file::TensorType::q4) {
-    VOLVELLE_ASSIGN_OR_RETURN(storage.minima, wants_minima(tensor, source));
-    if (storage.minima) return storage;
-  }
-  if (after_attention) return storage;
-  constexpr size_t kLeastBlock = 16, kMostBlock = 4096;
-  const size_t block = std::min(largest_hadamard_block(tensor.columns), kMostBlock);
-  if (block >= kLeastBlock) storage.rotation = static_cast<uint32_t>(block);
-  return storage;
-}
 
 const char* part_of(const recipe::Tensor& tensor) {
   switch (tensor.use) {
@@ -143,14 +111,15 @@ std::vector<ConvertReport::Layers> describe_layers(const recipe::Model& model) {
 }
 
 void add_part(ConvertReport& report, const std::string& name, const std::string& type,
-              uint64_t bytes) {
+              uint64_t bytes, uint64_t tensors = 0) {
   for (ConvertReport::Part& part : report.parts) {
     if (part.name == name && part.type == type) {
       part.bytes += bytes;
+      part.tensors += tensors;
       return;
     }
   }
-  report.parts.push_back({name, type, bytes});
+  report.parts.push_back({name, type, bytes, tensors});
 }
 
 Result<std::vector<StoredDials>> write_dials(const recipe::Model& model, uint64_t context,
@@ -210,33 +179,82 @@ Result<void> write_sinusoids(uint64_t context, recipe::Model& model,
   return {};
 }
 
+// Statistics of as many linears as memory allows, from tensor `first` on.
+Result<void> observe(const recipe::Model& model, size_t first, const std::vector<Plan>& plans,
+                     Calibration& calibration) {
+  constexpr uint64_t kMostBytes = uint64_t{1} << 30;
+  std::vector<Calibration::Wanted> linears;
+  uint64_t bytes = 0;
+  for (size_t i = first; i < model.tensors.size(); ++i) {
+    const recipe::Tensor& tensor = model.tensors[i];
+    if (!is_linear(tensor) || plans[i].type != file::TensorType::q4) continue;
+    if (!plans[i].kept) bytes += Calibration::bytes(tensor.columns);
+    if (bytes > kMostBytes && !linears.empty()) break;
+    linears.push_back({tensor.name, !plans[i].kept});
+  }
+  return calibration.observe(linears);
+}
+
+// What became of a tensor, for people.
+std::string form_text(const Storage& storage, bool kept) {
+  std::string text = file::EnumNameTensorType(storage.type);
+  if (kept) text += ", grid kept";
+  if (storage.compensation != nullptr) text += ", compensated";
+  return text;
+}
+
+void add_linear(const recipe::Tensor& tensor, const StoredTensor& stored, const std::string& form,
+                ConvertReport& report) {
+  const double count = static_cast<double>(tensor.rows) * static_cast<double>(tensor.columns);
+  const Storage& storage = stored.storage;
+  report.linears.push_back({tensor.name, form, storage.rotation, storage.side_columns.size(),
+                            8 * static_cast<double>(stored.bytes()) / count});
+}
+
 Result<std::vector<StoredTensor>> write_weights(const recipe::Model& model,
                                                 const TensorSource& source,
                                                 const ConvertOptions& options,
-                                                const ThreadPool& threads, ModelWriter& writer,
-                                                ConvertReport& report) {
+                                                Calibration* calibration, const ThreadPool& threads,
+                                                ModelWriter& writer, ConvertReport& report) {
+  VOLVELLE_ASSIGN_OR_RETURN(const std::vector<Plan> plans,
+                            make_plans(model, options, source, calibration));
   uint64_t total = 0, done = 0, bytes = 0;
   for (size_t i = 0; i < model.tensors.size(); ++i) {
     const recipe::Tensor& tensor = model.tensors[i];
-    const file::TensorType type = stored_type(tensor.use, options.weights);
     total += tensor.rows * tensor.columns;
-    bytes += data_bytes(type, tensor.rows, tensor.columns) +
-             scale_bytes(type, tensor.rows, tensor.columns);
+    bytes += data_bytes(plans[i].type, tensor.rows, tensor.columns) +
+             scale_bytes(plans[i].type, tensor.rows, tensor.columns);
   }
   report.parameters = total;
   VOLVELLE_RETURN_IF_ERROR(writer.expect(bytes));
 
   std::vector<StoredTensor> stored;
+  double linear_bits = 0, linear_weights = 0;
   for (size_t i = 0; i < model.tensors.size(); ++i) {
     const recipe::Tensor& tensor = model.tensors[i];
-    VOLVELLE_ASSIGN_OR_RETURN(const Storage storage, storage_of(model, i, options.weights, source));
+    const InputStatistics* statistics = nullptr;
+    if (calibration != nullptr && is_linear(tensor) && plans[i].type == file::TensorType::q4) {
+      if (!calibration->has(tensor.name, !plans[i].kept)) {
+        VOLVELLE_RETURN_IF_ERROR(observe(model, i, plans, *calibration));
+      }
+      statistics = calibration->find(tensor.name);
+    }
+    VOLVELLE_ASSIGN_OR_RETURN(const Storage storage,
+                              choose_form(model, i, plans[i], source, statistics, threads));
     const auto progress = [&](uint64_t elements) { options.progress(done += elements, total); };
     VOLVELLE_ASSIGN_OR_RETURN(StoredTensor one,
                               write_tensor(tensor, storage, source, threads, writer, progress));
-    const std::string type = file::EnumNameTensorType(storage.type);
-    add_part(report, part_of(tensor), storage.minima ? type + ", grid kept" : type, one.bytes());
-    stored.push_back(one);
+    const std::string form = form_text(storage, plans[i].kept);
+    add_part(report, part_of(tensor), form, one.bytes(), 1);
+    if (is_linear(tensor)) {
+      add_linear(tensor, one, form, report);
+      linear_bits += 8 * static_cast<double>(one.bytes());
+      linear_weights += static_cast<double>(tensor.rows) * static_cast<double>(tensor.columns);
+    }
+    one.storage.compensation = nullptr;  // which is large
+    stored.push_back(std::move(one));
   }
+  if (linear_weights > 0) report.linear_bits = linear_bits / linear_weights;
   return stored;
 }
 
@@ -253,6 +271,29 @@ Result<flatbuffers::Offset<file::Tokenizer>> write_tokenizer(
                            add_part(report, "tokenizer", "", bytes.size());
                            return writer.write_segment(bytes);
                          });
+}
+
+// The model in eight bits, run on the text that calibrates. The file is gone as soon as it is
+// mapped.
+Result<std::unique_ptr<Calibration>> calibrate(const ConvertOptions& options, ThreadPool& threads,
+                                               ConvertReport& report) {
+  ConvertOptions plain = options;
+  plain.output += ".calibration";
+  plain.weights = WeightType::kQ8;
+  plain.calibration = "";
+  plain.bits = {};
+  plain.keep = {};
+  plain.force = true;
+  VOLVELLE_RETURN_IF_ERROR(convert(plain, threads));
+  auto model = Model::load(plain.output);
+  std::error_code ignored;
+  std::filesystem::remove(plain.output, ignored);
+  VOLVELLE_RETURN_IF_ERROR(model);
+  auto calibration = Calibration::open(*std::move(model), threads, options.calibration);
+  if (calibration) return calibration;
+  report.notices.push_back(
+      std::format("rounded without calibration: {}", calibration.error().message));
+  return nullptr;
 }
 
 // How far the scaling reaches; nothing where there is none to apply.
@@ -363,7 +404,7 @@ Result<void> spare_source(const std::string& output, const std::string& source) 
 
 }  // namespace
 
-Result<ConvertReport> convert(const ConvertOptions& options, const ThreadPool& threads) {
+Result<ConvertReport> convert(const ConvertOptions& options, ThreadPool& threads) {
   const double start = monotonic_seconds();
   ConvertReport report;
   std::error_code unknown;
@@ -396,10 +437,14 @@ Result<ConvertReport> convert(const ConvertOptions& options, const ThreadPool& t
     report.notices.push_back("the head is no copy of the embedding; it is stored as q8");
   }
 
+  std::unique_ptr<Calibration> calibration;
+  if (options.weights == WeightType::kQ4 && !options.calibration.empty()) {
+    VOLVELLE_ASSIGN_OR_RETURN(calibration, calibrate(options, threads, report));
+  }
   VOLVELLE_ASSIGN_OR_RETURN(ModelWriter writer, ModelWriter::create(options.output, options.force));
-  VOLVELLE_ASSIGN_OR_RETURN(
-      std::vector<StoredTensor> tensors,
-      write_weights(model, opened.checkpoint.source(), options, threads, writer, report));
+  VOLVELLE_ASSIGN_OR_RETURN(std::vector<StoredTensor> tensors,
+                            write_weights(model, opened.checkpoint.source(), options,
+                                          calibration.get(), threads, writer, report));
   VOLVELLE_RETURN_IF_ERROR(write_sinusoids(context, model, tensors, writer, report));
   VOLVELLE_ASSIGN_OR_RETURN(const std::vector<StoredDials> dials,
                             write_dials(model, context, writer, report));

@@ -8,6 +8,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "converter/positions/scaling_spec.h"
@@ -26,6 +27,13 @@ struct ConvertOptions {
   std::optional<ScalingSpec> scaling;  // instead of the checkpoint's own
   bool tokenizer = true;               // false: leave it out
   bool force = false;                  // replace the output
+  // q4: bits that a weight of the linears takes in the mean, at most; the best mix is looked for.
+  std::optional<double> bits = {};
+  // Linears, or a head, that are stored otherwise than `weights` says: a pattern of their names, as
+  // the shell has them, and how. Of several that fit, the last one counts.
+  std::vector<std::pair<std::string, WeightType>> keep = {};
+  bool keep_grid = true;         // q4: weights that lie on a four-bit grid stay on it
+  std::string calibration = {};  // q4: a text that the model reads first; empty: none
   std::vector<std::string> ignored_keys;
 
   // Told of weights written so far and in all, now and then.
@@ -43,6 +51,14 @@ struct ConvertReport {
     std::string name;
     std::string type;
     uint64_t bytes = 0;
+    uint64_t tensors = 0;  // 0: it has none
+  };
+  struct Linear {
+    std::string name;
+    std::string type;  // "q4, grid kept"
+    uint32_t rotation = 0;
+    uint64_t side_columns = 0;
+    double bits = 0;  // a weight
   };
 
   std::string name;
@@ -60,13 +76,15 @@ struct ConvertReport {
   bool tokenizer = false;
   std::vector<Layers> layers;
   std::vector<Part> parts;  // of the file
+  std::vector<Linear> linears;
+  double linear_bits = 0;  // the mean of all linears
   uint64_t file_bytes = 0;
   double seconds = 0;
   std::vector<std::string> notices;  // sentences for the user
 };
 
 // Writes `options.output`, which appears only when whole.
-Result<ConvertReport> convert(const ConvertOptions& options, const ThreadPool& threads);
+Result<ConvertReport> convert(const ConvertOptions& options, ThreadPool& threads);
 
 }  // namespace volvelle
 

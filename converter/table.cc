@@ -15,9 +15,14 @@ using flatbuffers::Offset;
 Offset<file::Tensor> add(FlatBufferBuilder& builder, const recipe::Tensor& tensor,
                          const StoredTensor& stored) {
   const auto name = builder.CreateString(tensor.name);
-  return file::CreateTensor(builder, name, stored.storage.type, tensor.rows, tensor.columns,
-                            &stored.data, &stored.scales, stored.storage.rotation, &stored.minima,
-                            &stored.minimum_scales);
+  const Storage& storage = stored.storage;
+  const auto side_columns = storage.side_columns.empty()
+                                ? Offset<flatbuffers::Vector<uint32_t>>()
+                                : builder.CreateVector(storage.side_columns);
+  return file::CreateTensor(builder, name, storage.type, tensor.rows, tensor.columns, &stored.data,
+                            &stored.scales, storage.rotation, &stored.minima,
+                            &stored.minimum_scales, side_columns, &stored.side,
+                            &stored.side_scales);
 }
 
 file::RotaryScalingKind stored_kind(RotaryScalingKind kind) {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "converter/quantize/q4.h"
@@ -31,6 +32,8 @@ struct Baked {
   std::vector<std::byte> scales;
   std::vector<int8_t> minima;  // [rows, blocks]
   std::vector<float> minimum_scales;
+  std::vector<int8_t> side;  // [rows, side columns]
+  std::vector<float> side_scales;
   Result<void> status;
 };
 
@@ -126,13 +129,33 @@ Result<std::span<float>> read_slice(const TensorSource& source, const Slice& sli
   return scratch.reordered;
 }
 
+// Moves the side columns' weights from `values`, where zeros are left, to `baked`.
+void take_side_columns(std::span<float> values, uint64_t rows, uint64_t columns,
+                       std::span<const uint32_t> side_columns, Baked& baked) {
+  const size_t count = side_columns.size();
+  baked.side.resize(rows * count);
+  baked.side_scales.resize(rows);
+  for (uint64_t row = 0; row < rows; ++row) {
+    float* const from = values.data() + row * columns;
+    float largest = 0;
+    for (const uint32_t column : side_columns) largest = std::max(largest, std::fabs(from[column]));
+    const float scale = std::max(largest / 127, 0x1p-126f);
+    baked.side_scales[row] = scale;
+    for (size_t i = 0; i < count; ++i) {
+      const float code = std::nearbyint(std::exchange(from[side_columns[i]], 0.0f) / scale);
+      baked.side[row * count + i] = static_cast<int8_t>(std::clamp(code, -127.0f, 127.0f));
+    }
+  }
+}
+
 // Appends the rows in their stored form to empty `baked`; `values` are lost. Fails on what is not
 // finite.
 Result<void> bake(std::span<float> values, uint64_t first_row, uint64_t rows, uint64_t columns,
                   const Storage& storage, Baked& baked) {
   const file::TensorType type = storage.type;
-  if (storage.rotation > 1) {
+  if (storage.rotation > 1 || !storage.side_columns.empty()) {
     VOLVELLE_RETURN_IF_ERROR(check_finite(values.data(), rows, columns, first_row));
+    take_side_columns(values, rows, columns, storage.side_columns, baked);
     hadamard(storage.rotation, values.size(), values.data());
   }
   baked.data.resize(data_bytes(type, rows, columns));
@@ -149,6 +172,16 @@ Result<void> bake(std::span<float> values, uint64_t first_row, uint64_t rows, ui
       if (storage.minima) {
         baked.minima.resize(rows * q4_blocks(columns));
         baked.minimum_scales.resize(rows);
+      }
+      if (storage.compensation != nullptr) {
+        const auto cost = quantize_q4_rows_compensated(
+            values.data(), rows, columns, *storage.compensation,
+            reinterpret_cast<uint8_t*>(baked.data.data()),
+            reinterpret_cast<uint16_t*>(baked.scales.data()),
+            storage.minima ? baked.minima.data() : nullptr, baked.minimum_scales.data(), first_row);
+        return cost ? Result<void>() : std::unexpected(cost.error());
+      }
+      if (storage.minima) {
         return quantize_q4_rows_with_minima(
             values.data(), rows, columns, reinterpret_cast<uint8_t*>(baked.data.data()),
             reinterpret_cast<uint16_t*>(baked.scales.data()), baked.minima.data(),
@@ -174,6 +207,17 @@ std::vector<Slice> cut(const recipe::Tensor& tensor, uint64_t columns) {
     }
   }
   return slices;
+}
+
+// A segment of [columns, rows] from values [rows, columns].
+Result<file::Segment> write_turned(std::span<const int8_t> values, uint64_t columns,
+                                   ModelWriter& writer) {
+  const uint64_t rows = values.size() / columns;
+  std::vector<int8_t> turned(values.size());
+  for (size_t i = 0; i < values.size(); ++i) {
+    turned[i % columns * rows + i / columns] = values[i];
+  }
+  return writer.write_segment(std::as_bytes(std::span(turned)));
 }
 
 Result<StoredTensor> write_computed(const recipe::Tensor& tensor, const TensorSource& source,
@@ -216,24 +260,25 @@ uint64_t scale_bytes(file::TensorType type, uint64_t rows, uint64_t columns) {
   return 0;
 }
 
-Result<bool> wants_minima(const recipe::Tensor& tensor, const TensorSource& source) {
-  constexpr size_t kSamples = 8, kSampleElements = size_t{1} << 15;
-  constexpr double kWorthIt = 8;  // times the squared error; a random block gains a fifth
-  if (tensor.computation) return false;
+Result<std::vector<float>> sample_rows(const recipe::Tensor& tensor, const TensorSource& source,
+                                       size_t elements) {
+  constexpr size_t kPlaces = 8;
+  std::vector<float> sample;
+  if (tensor.computation) return sample;
   std::vector<Slice> slices = cut(tensor, tensor.columns);
   std::erase_if(slices, [](const Slice& slice) { return slice.part->source == nullptr; });
   Scratch scratch;
-  Q4Error total;
-  for (size_t i = 0; i < kSamples && !slices.empty(); ++i) {
-    const Slice& slice = slices[i * slices.size() / kSamples];
-    VOLVELLE_ASSIGN_OR_RETURN(const std::span<float> values,
+  for (size_t i = 0; i < kPlaces && !slices.empty(); ++i) {
+    const Slice& slice = slices[i * slices.size() / kPlaces];
+    VOLVELLE_ASSIGN_OR_RETURN(const std::span<const float> values,
                               read_slice(source, slice, tensor.columns, false, scratch));
-    const size_t rows = std::min<size_t>(slice.rows, 1 + kSampleElements / tensor.columns);
-    VOLVELLE_ASSIGN_OR_RETURN(const Q4Error error, q4_error(values.data(), rows, tensor.columns));
-    total.plain += error.plain;
-    total.with_minima += error.with_minima;
+    // Where slices are few, each place has rows of its own all the same.
+    const size_t rows = std::min<size_t>(slice.rows, 1 + elements / kPlaces / tensor.columns);
+    const size_t first = (slice.rows - rows) * i / kPlaces;
+    const auto from = values.begin() + static_cast<ptrdiff_t>(first * tensor.columns);
+    sample.insert(sample.end(), from, from + static_cast<ptrdiff_t>(rows * tensor.columns));
   }
-  return total.plain > kWorthIt * total.with_minima;
+  return sample;
 }
 
 Result<StoredTensor> write_tensor(const recipe::Tensor& tensor, const Storage& storage,
@@ -247,8 +292,8 @@ Result<StoredTensor> write_tensor(const recipe::Tensor& tensor, const Storage& s
   const std::vector<Slice> slices = cut(tensor, columns);
   std::vector<Scratch> scratch(threads.threads());
   std::vector<Baked> batch(threads.threads() * kSlicesPerThread);
-  std::vector<int8_t> minima;
-  std::vector<float> minimum_scales;
+  std::vector<int8_t> minima, side;
+  std::vector<float> minimum_scales, side_scales;
   std::vector<std::byte> scales;
   scales.reserve(scale_bytes(type, tensor.rows, tensor.columns));
 
@@ -277,6 +322,9 @@ Result<StoredTensor> write_tensor(const recipe::Tensor& tensor, const Storage& s
       minima.insert(minima.end(), batch[i].minima.begin(), batch[i].minima.end());
       minimum_scales.insert(minimum_scales.end(), batch[i].minimum_scales.begin(),
                             batch[i].minimum_scales.end());
+      side.insert(side.end(), batch[i].side.begin(), batch[i].side.end());
+      side_scales.insert(side_scales.end(), batch[i].side_scales.begin(),
+                         batch[i].side_scales.end());
       elements += slices[first + i].rows * columns;
     }
     progress(elements);
@@ -285,15 +333,16 @@ Result<StoredTensor> write_tensor(const recipe::Tensor& tensor, const Storage& s
   StoredTensor stored{.storage = storage};
   VOLVELLE_ASSIGN_OR_RETURN(stored.data, writer.end_segment());
   VOLVELLE_ASSIGN_OR_RETURN(stored.scales, writer.write_segment(scales));
-  if (!storage.minima) return stored;
-  const uint64_t blocks = q4_blocks(columns);
-  std::vector<int8_t> turned(minima.size());  // [blocks, rows]
-  for (size_t i = 0; i < minima.size(); ++i) {
-    turned[i % blocks * tensor.rows + i / blocks] = minima[i];
+  if (storage.minima) {
+    VOLVELLE_ASSIGN_OR_RETURN(stored.minima, write_turned(minima, q4_blocks(columns), writer));
+    VOLVELLE_ASSIGN_OR_RETURN(stored.minimum_scales,
+                              writer.write_segment(std::as_bytes(std::span(minimum_scales))));
   }
-  VOLVELLE_ASSIGN_OR_RETURN(stored.minima, writer.write_segment(std::as_bytes(std::span(turned))));
-  VOLVELLE_ASSIGN_OR_RETURN(stored.minimum_scales,
-                            writer.write_segment(std::as_bytes(std::span(minimum_scales))));
+  if (!storage.side_columns.empty()) {
+    VOLVELLE_ASSIGN_OR_RETURN(stored.side, write_turned(side, storage.side_columns.size(), writer));
+    VOLVELLE_ASSIGN_OR_RETURN(stored.side_scales,
+                              writer.write_segment(std::as_bytes(std::span(side_scales))));
+  }
   return stored;
 }
 

@@ -7,7 +7,10 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
+#include <vector>
 
+#include "converter/quantize/compensation.h"
 #include "converter/recipe.h"
 #include "converter/sources/tensor_source.h"
 #include "converter/writer.h"
@@ -20,8 +23,10 @@ namespace volvelle {
 // In what form a tensor is written.
 struct Storage {
   file::TensorType type = file::TensorType::f32;
-  uint32_t rotation = 0;  // see file::Tensor
-  bool minima = false;    // of q4
+  uint32_t rotation = 0;                                  // see file::Tensor
+  bool minima = false;                                    // of q4
+  std::vector<uint32_t> side_columns = {};                // whose inputs are not rounded, ascending
+  std::shared_ptr<const Compensation> compensation = {};  // of q4: how it is rounded; null: nearest
 };
 
 struct StoredTensor {
@@ -29,9 +34,11 @@ struct StoredTensor {
   file::Segment data;
   file::Segment scales;
   file::Segment minima, minimum_scales;
+  file::Segment side, side_scales;
 
   uint64_t bytes() const {
-    return data.bytes() + scales.bytes() + minima.bytes() + minimum_scales.bytes();
+    return data.bytes() + scales.bytes() + minima.bytes() + minimum_scales.bytes() + side.bytes() +
+           side_scales.bytes();
   }
 };
 
@@ -39,9 +46,9 @@ struct StoredTensor {
 uint64_t data_bytes(file::TensorType type, uint64_t rows, uint64_t columns);
 uint64_t scale_bytes(file::TensorType type, uint64_t rows, uint64_t columns);
 
-// Whether the weights lie on a grid of sixteen steps a block that is not symmetric, so that minima
-// keep it: judged by a sample of rows.
-Result<bool> wants_minima(const recipe::Tensor& tensor, const TensorSource& source);
+// A few rows from all over the tensor, of about so many elements; none of one that is computed.
+Result<std::vector<float>> sample_rows(const recipe::Tensor& tensor, const TensorSource& source,
+                                       size_t elements);
 
 // Writes `tensor` in that form, which is f32 for vectors.
 //

@@ -126,7 +126,8 @@ Result<void> Encoder::State::reserve() {
 }
 
 Result<std::unique_ptr<Encoder>> Encoder::open(std::shared_ptr<const Model> model, ThreadPool& pool,
-                                               const Task* task, size_t chunk) {
+                                               const Task* task, size_t chunk,
+                                               LinearObserver* observer) {
   if (model->encoder() == nullptr) {
     return fail("{}: has no encoder; it makes text and no vectors", model->path());
   }
@@ -139,6 +140,7 @@ Result<std::unique_ptr<Encoder>> Encoder::open(std::shared_ptr<const Model> mode
                            Model::linears_of(stack));
   }
   VOLVELLE_RETURN_IF_ERROR(state->reserve());
+  state->blocks->linear_scratch().observe(observer);
   if (!state->packed.found()) VOLVELLE_RETURN_IF_ERROR(model->verify_contents(*stack.embedding));
   VOLVELLE_RETURN_IF_ERROR(state->packed.finish());
   return std::unique_ptr<Encoder>(new Encoder(std::move(state)));

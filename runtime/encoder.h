@@ -18,6 +18,8 @@
 
 namespace volvelle {
 
+class LinearObserver;
+
 // Divides a row by its length; one of zeros stays.
 void to_unit_length(std::span<float> row);
 
@@ -30,8 +32,10 @@ class Encoder {
  public:
   // `model` and `pool` outlive the encoder. With `task`, one of the model's, outputs are the
   // task's. `chunk` tokens at most go through at a time, and every sentence fits in that many.
+  // `observer`, which may be null and outlives the encoder, is of all its linears.
   static Result<std::unique_ptr<Encoder>> open(std::shared_ptr<const Model> model, ThreadPool& pool,
-                                               const Task* task, size_t chunk);
+                                               const Task* task, size_t chunk,
+                                               LinearObserver* observer = nullptr);
   ~Encoder();
 
   // Hands over what becomes of each sentence: `rows` is 1 where the task pools, else the sentence's

@@ -21,8 +21,9 @@ static_assert(std::endian::native == std::endian::little,
               "model files are little-endian and mapped as they are");
 
 inline constexpr std::array<char, 8> kFileMagic = {'V', 'O', 'L', 'V', 'E', 'L', 'L', 'E'};
-// 2: tensors may be rotated and q4 may have minima, which a program that knows 1 would misread.
-inline constexpr uint32_t kFileVersion = 2;
+// What a program that knows former ones would misread: 2: tensors may be rotated and q4 may have
+// minima. 3: tensors may have side columns.
+inline constexpr uint32_t kFileVersion = 3;
 
 // One header slot. All fields little-endian; `checksum` is XXH3-64 of the bytes before it.
 struct HeaderSlot {

@@ -5,10 +5,10 @@
 #include <string_view>
 #include <utility>
 
-#include "kernels/block_minima.h"
 #include "kernels/hadamard.h"
 #include "kernels/int8_product.h"
 #include "kernels/quantize.h"
+#include "kernels/thin_product.h"
 
 namespace volvelle {
 Result<LinearScratch> LinearScratch::make(size_t rows, size_t columns, size_t threads) {
@@ -19,6 +19,8 @@ Result<LinearScratch> LinearScratch::make(size_t rows, size_t columns, size_t th
   VOLVELLE_ASSIGN_OR_RETURN(scratch.rows_, AlignedBuffer::make(floats * sizeof(float)));
   const size_t blocks = (columns + kQ4Block - 1) / kQ4Block;
   VOLVELLE_ASSIGN_OR_RETURN(scratch.sums_, AlignedBuffer::make(rows * blocks * sizeof(float)));
+  VOLVELLE_ASSIGN_OR_RETURN(scratch.side_,
+                            AlignedBuffer::make(rows * kMostSideColumns * sizeof(float)));
   VOLVELLE_ASSIGN_OR_RETURN(scratch.codes_, AlignedBuffer::make(rows * columns + XNN_EXTRA_BYTES));
   VOLVELLE_ASSIGN_OR_RETURN(scratch.params_,
                             AlignedBuffer::make((rows + XNN_EXTRA_QUANTIZATION_PARAMS) *
@@ -30,11 +32,14 @@ Result<LinearOperator> LinearOperator::make(const Model& model, const Linear& li
                                             PackedWeights& packed) {
   const Tensor& weight = *linear.weight;
   LinearOperator result;
+  result.weight_ = &weight;
   result.type_ = weight.type;
   result.inputs_ = weight.columns;
   result.padded_inputs_ = weight.padded_columns();
   result.rotation_ = weight.rotation;
   result.minima_ = weight.block_minima();
+  result.side_ = weight.side_weights();
+  result.side_columns_ = weight.side_columns;
   if (PackedWeights::takes_panels(weight)) {
     result.int8_ = {.inputs = result.padded_inputs_, .outputs = weight.rows};
   }
@@ -78,8 +83,10 @@ Result<void> LinearOperator::prepare(const float* x, size_t rows, float* y,
 }
 
 void LinearOperator::encode(float* row, size_t r, const LinearScratch& scratch) const {
+  float* side = scratch.side() + r * side_.inputs;
+  for (const uint32_t column : side_columns_) *side++ = std::exchange(row[column], 0.0f);
   hadamard(rotation_, inputs_, row);
-  if (minima_.codes != nullptr) sum_blocks(row, inputs_, scratch.sums() + r * minima_.blocks);
+  if (minima_.codes != nullptr) sum_blocks(row, inputs_, scratch.sums() + r * minima_.inputs);
   int8_t* const codes = scratch.codes() + r * padded_inputs_;
   if (int8_.outputs > 0) {
     scratch.params()[r] = quantize_unsigned(row, inputs_, reinterpret_cast<uint8_t*>(codes));
@@ -89,12 +96,27 @@ void LinearOperator::encode(float* row, size_t r, const LinearScratch& scratch) 
   std::fill(codes + inputs_, codes + padded_inputs_, int8_t{0});
 }
 
-Result<void> LinearOperator::multiply(const float* x, size_t rows, float* y,
-                                      const LinearScratch& scratch, const ThreadPool& pool) {
-  if (int8_.outputs > 0) {
-    multiply_int8_rows(rows, y, scratch, pool);
-    return {};
-  }
+void LinearOperator::add_thin_products(size_t rows, float* y, const LinearScratch& scratch,
+                                       const ThreadPool& pool) const {
+  const size_t outputs = std::max(minima_.outputs, side_.outputs);
+  constexpr size_t kOutputsPerTask = 512;
+  const size_t parts = (outputs + kOutputsPerTask - 1) / kOutputsPerTask;
+  const size_t groups = (rows + kRowsPerTask - 1) / kRowsPerTask;
+  pool.parallel_for(parts * groups, [&](size_t task, size_t) {
+    const size_t row = task / parts * kRowsPerTask, first = task % parts * kOutputsPerTask;
+    const size_t own = std::min(kRowsPerTask, rows - row);
+    const size_t count = std::min(kOutputsPerTask, outputs - first);
+    const auto add = [&](const ThinWeights& weights, const float* x) {
+      if (weights.codes == nullptr) return;
+      add_thin_product(weights, x + row * weights.inputs, own, first, count, y + row * outputs);
+    };
+    add(minima_, scratch.sums());
+    add(side_, scratch.side());
+  });
+}
+
+Result<void> LinearOperator::run_operator(const float* x, size_t rows, float* y,
+                                          const LinearScratch& scratch, const ThreadPool& pool) {
   if (rows != rows_ || x != x_ || y != y_)
     VOLVELLE_RETURN_IF_ERROR(prepare(x, rows, y, scratch, pool));
   if (type_ != TensorType::kF32) {
@@ -103,18 +125,19 @@ Result<void> LinearOperator::multiply(const float* x, size_t rows, float* y,
     std::fill_n(params + rows, XNN_EXTRA_QUANTIZATION_PARAMS, params[rows - 1]);
   }
   const xnn_status status = xnn_run_operator(operator_.get(), pool.native());
-  if (status != xnn_status_success)
-    return fail("XNNPACK cannot multiply {} rows: {}", rows, describe(status));
-  if (minima_.codes != nullptr) {
-    constexpr size_t kOutputsPerTask = 512;
-    const size_t parts = (minima_.outputs + kOutputsPerTask - 1) / kOutputsPerTask;
-    const size_t groups = (rows + kRowsPerTask - 1) / kRowsPerTask;
-    pool.parallel_for(parts * groups, [&](size_t task, size_t) {
-      const size_t row = task / parts * kRowsPerTask, first = task % parts * kOutputsPerTask;
-      add_block_minima(
-          minima_, scratch.sums() + row * minima_.blocks, std::min(kRowsPerTask, rows - row), first,
-          std::min(kOutputsPerTask, minima_.outputs - first), y + row * minima_.outputs);
-    });
+  if (status == xnn_status_success) return {};
+  return fail("XNNPACK cannot multiply {} rows: {}", rows, describe(status));
+}
+
+Result<void> LinearOperator::multiply(const float* x, size_t rows, float* y,
+                                      const LinearScratch& scratch, const ThreadPool& pool) {
+  if (int8_.outputs > 0) {
+    multiply_int8_rows(rows, y, scratch, pool);
+  } else {
+    VOLVELLE_RETURN_IF_ERROR(run_operator(x, rows, y, scratch, pool));
+  }
+  if (minima_.codes != nullptr || side_.codes != nullptr) {
+    add_thin_products(rows, y, scratch, pool);
   }
   return {};
 }
@@ -137,7 +160,9 @@ void LinearOperator::multiply_int8_rows(size_t rows, float* y, const LinearScrat
 
 Result<void> LinearOperator::run(const float* x, size_t rows, float* y,
                                  const LinearScratch& scratch, const ThreadPool& pool) {
-  if (type_ == TensorType::kF32) return multiply(x, rows, y, scratch, pool);
+  if (type_ == TensorType::kF32 && scratch.observer() == nullptr) {
+    return multiply(x, rows, y, scratch, pool);
+  }
   return run_made(
       rows,
       [&](size_t first, size_t count, float* to) {

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "kernels/int8_product.h"
@@ -34,6 +35,18 @@ void for_rows(const ThreadPool& pool, size_t rows, const Function& function) {
   });
 }
 
+// Sees what linears read.
+class LinearObserver {
+ public:
+  virtual ~LinearObserver() = default;
+
+  // Row `r`, x [columns], of the inputs of `weight`'s linear. Called once for each row, on several
+  // threads.
+  virtual void see(const Tensor& weight, size_t r, const float* x) = 0;
+  // Those were all of its `rows` rows.
+  virtual void saw(const Tensor& weight, size_t rows) = 0;
+};
+
 // Where linears keep their inputs; one serves all linears of a session, which run one after the
 // other.
 class LinearScratch {
@@ -41,21 +54,28 @@ class LinearScratch {
   // Room for `rows` rows of up to `columns` elements, and a row of its own for each thread.
   static Result<LinearScratch> make(size_t rows, size_t columns, size_t threads);
 
+  // Null: none. Outlives the scratch.
+  void observe(LinearObserver* observer) { observer_ = observer; }
+  LinearObserver* observer() const { return observer_; }
+
   float* rows() const { return rows_.as<float>().data(); }
   float* row_of(size_t thread) const { return rows() + thread * columns_; }
   float* sums() const { return sums_.as<float>().data(); }
+  float* side() const { return side_.as<float>().data(); }
   int8_t* codes() const { return codes_.as<int8_t>().data(); }
   RowCode* params() const { return params_.as<RowCode>().data(); }
   size_t bytes() const {
-    return rows_.bytes().size() + sums_.bytes().size() + codes_.bytes().size() +
-           params_.bytes().size();
+    return rows_.bytes().size() + sums_.bytes().size() + side_.bytes().size() +
+           codes_.bytes().size() + params_.bytes().size();
   }
 
  private:
   size_t columns_ = 0;
   AlignedBuffer rows_;  // those past the threads' are touched by float linears only
   AlignedBuffer sums_;  // [rows, blocks], where weights have minima
+  AlignedBuffer side_;  // [rows, side columns], where they have those
   AlignedBuffer codes_, params_;
+  LinearObserver* observer_ = nullptr;
 };
 
 class LinearOperator {
@@ -73,14 +93,22 @@ class LinearOperator {
   template <typename Make>
   Result<void> run_made(size_t rows, const Make& make, float* y, const LinearScratch& scratch,
                         const ThreadPool& pool) {
+    LinearObserver* const observer = scratch.observer();
     for_rows(pool, rows, [&](size_t first, size_t count, size_t thread) {
       if (type_ == TensorType::kF32) return make(first, count, scratch.rows() + first * inputs_);
       float* const row = scratch.row_of(thread);
       for (size_t r = first; r < first + count; ++r) {
         make(r, 1, row);
+        if (observer != nullptr) observer->see(*weight_, r, row);
         encode(row, r, scratch);
       }
     });
+    if (observer != nullptr) {
+      for (size_t r = 0; type_ == TensorType::kF32 && r < rows; ++r) {
+        observer->see(*weight_, r, scratch.rows() + r * inputs_);
+      }
+      observer->saw(*weight_, rows);
+    }
     return multiply(scratch.rows(), rows, y, scratch, pool);
   }
 
@@ -91,21 +119,29 @@ class LinearOperator {
                    const ThreadPool& pool);
 
  private:
-  // Rotates `row`, in place, and stores it as row `r` of the operator's inputs.
+  // Takes the side columns out of `row`, rotates it, in place, and stores it as row `r` of the
+  // operator's inputs.
   void encode(float* row, size_t r, const LinearScratch& scratch) const;
   // Of float rows x, or of those that are encoded.
   Result<void> multiply(const float* x, size_t rows, float* y, const LinearScratch& scratch,
                         const ThreadPool& pool);
   void multiply_int8_rows(size_t rows, float* y, const LinearScratch& scratch,
                           const ThreadPool& pool) const;
+  // Adds to y what minima and side columns contribute.
+  void add_thin_products(size_t rows, float* y, const LinearScratch& scratch,
+                         const ThreadPool& pool) const;
+  Result<void> run_operator(const float* x, size_t rows, float* y, const LinearScratch& scratch,
+                            const ThreadPool& pool);
   Result<void> prepare(const float* x, size_t rows, float* y, const LinearScratch& scratch,
                        const ThreadPool& pool);
 
+  const Tensor* weight_ = nullptr;
   TensorType type_ = TensorType::kF32;
   size_t inputs_ = 0;         // of the weight
   size_t padded_inputs_ = 0;  // of the operator
   size_t rotation_ = 1;
-  BlockMinima minima_;
+  ThinWeights minima_, side_;
+  std::span<const uint32_t> side_columns_;
   XnnOperator operator_;  // null: products of our own
   Int8Matrix int8_;       // what they multiply by, its panels aside
   const PackedWeights* packed_ = nullptr;

@@ -53,9 +53,13 @@ Result<void> Model::verify_segments(const Tensor& tensor,
 }
 
 Result<void> Model::verify_unpacked(const Tensor& tensor) const {
-  VOLVELLE_RETURN_IF_ERROR(verify_segments(tensor, {&tensor.minima, &tensor.minimum_scales}));
-  const BlockMinima minima = tensor.block_minima();
-  return all_finite({minima.scales, minima.outputs}) ? Result<void>() : no_number(tensor);
+  VOLVELLE_RETURN_IF_ERROR(verify_segments(
+      tensor, {&tensor.minima, &tensor.minimum_scales, &tensor.side, &tensor.side_scales}));
+  const auto finite = [](const ThinWeights& weights) {
+    return all_finite({weights.scales, weights.outputs});
+  };
+  const bool whole = finite(tensor.block_minima()) && finite(tensor.side_weights());
+  return whole ? Result<void>() : no_number(tensor);
 }
 
 Result<void> Model::verify_contents(const Tensor& tensor) const {
@@ -142,10 +146,16 @@ Result<void> Model::check_tokens(const Stack& stack, std::span<const int32_t> to
   return {};
 }
 
-BlockMinima Tensor::block_minima() const {
+ThinWeights Tensor::block_minima() const {
   if (minima.bytes.empty()) return {};
   return {reinterpret_cast<const int8_t*>(minima.bytes.data()),
           reinterpret_cast<const float*>(minimum_scales.bytes.data()), blocks(), rows};
+}
+
+ThinWeights Tensor::side_weights() const {
+  if (side_columns.empty()) return {};
+  return {reinterpret_cast<const int8_t*>(side.bytes.data()),
+          reinterpret_cast<const float*>(side_scales.bytes.data()), side_columns.size(), rows};
 }
 
 void read_row(const Tensor& tensor, size_t row, float* y) {
@@ -161,7 +171,7 @@ void read_row(const Tensor& tensor, size_t row, float* y) {
       const size_t padded = tensor.padded_columns();
       const uint8_t* codes = tensor.q4() + row * (padded / 2);
       const uint16_t* scales = tensor.block_scales() + row * (padded / kQ4Block);
-      const BlockMinima minima = tensor.block_minima();
+      const ThinWeights minima = tensor.block_minima();
       for (size_t i = 0; i < tensor.columns; ++i) {
         const float scale = std::bit_cast<float>(uint32_t{scales[i / kQ4Block]} << 16);
         y[i] = static_cast<float>((codes[i / 2] >> (i % 2 * 4) & 15) - 8) * scale;
@@ -173,6 +183,10 @@ void read_row(const Tensor& tensor, size_t row, float* y) {
     }
   }
   hadamard(tensor.rotation, tensor.columns, y);
+  const ThinWeights side = tensor.side_weights();
+  for (size_t i = 0; i < side.inputs; ++i) {
+    y[tensor.side_columns[i]] = side.codes[i * side.outputs + row] * side.scales[row];
+  }
 }
 
 }  // namespace volvelle

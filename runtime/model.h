@@ -20,9 +20,9 @@
 #include <vector>
 
 #include "kernels/activation.h"
-#include "kernels/block_minima.h"
 #include "kernels/quantize.h"
 #include "kernels/rotary.h"
+#include "kernels/thin_product.h"
 #include "platforms/error.h"
 #include "platforms/mapped_file.h"
 #include "runtime/tokenizer/tokenizer.h"
@@ -34,6 +34,9 @@ struct Rotary;
 }
 
 enum class TensorType : uint8_t { kF32, kQ8, kQ4 };
+
+// Side columns that a tensor may have.
+inline constexpr size_t kMostSideColumns = 64;
 
 // A part of the file and the checksum that it should have.
 struct SegmentView {
@@ -52,6 +55,8 @@ struct Tensor {
   SegmentView scales;                  // empty for kF32
   SegmentView minima, minimum_scales;  // of kQ4, empty where its blocks have none
   size_t rotation = 1;  // what is stored is W * H, in blocks of so many columns; see file::Tensor
+  std::span<const uint32_t> side_columns;  // whose inputs are not rounded, ascending
+  SegmentView side, side_scales;           // their weights
 
   const float* f32() const { return reinterpret_cast<const float*>(data.bytes.data()); }
   const int8_t* q8() const { return reinterpret_cast<const int8_t*>(data.bytes.data()); }
@@ -66,10 +71,11 @@ struct Tensor {
   }
   size_t bytes() const {
     return data.bytes.size() + scales.bytes.size() + minima.bytes.size() +
-           minimum_scales.bytes.size();
+           minimum_scales.bytes.size() + side.bytes.size() + side_scales.bytes.size();
   }
   size_t blocks() const { return padded_columns() / kQ4Block; }  // of a row of kQ4
-  BlockMinima block_minima() const;
+  ThinWeights block_minima() const;                              // inputs are blocks
+  ThinWeights side_weights() const;                              // inputs are side columns
 };
 
 // Row `row` of the tensor as floats: y [columns].

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <functional>
 
 #include "kernels/attention.h"
 #include "runtime/distance_buckets.h"
@@ -177,6 +178,24 @@ Result<void> ModelVerifier::add_tensor(const file::Tensor* stored, size_t index)
                               locate(stored->minimum_scales(), where + ", minimum scales"));
     VOLVELLE_RETURN_IF_ERROR(expect_bytes(tensor.minimum_scales, tensor.rows * sizeof(float),
                                           where + ", minimum scales"));
+  }
+  if (stored->side_columns() != nullptr && stored->side_columns()->size() > 0) {
+    const std::span<const uint32_t> columns(stored->side_columns()->data(),
+                                            stored->side_columns()->size());
+    if (tensor.type == TensorType::kF32) return refuse("{}: f32 has no side columns", where);
+    if (columns.size() > kMostSideColumns || columns.back() >= tensor.columns ||
+        std::ranges::adjacent_find(columns, std::greater_equal()) != columns.end()) {
+      return refuse("{}: its side columns must be at most {}, ascending and below {}", where,
+                    kMostSideColumns, tensor.columns);
+    }
+    tensor.side_columns = columns;
+    VOLVELLE_ASSIGN_OR_RETURN(tensor.side, locate(stored->side(), where + ", side"));
+    VOLVELLE_RETURN_IF_ERROR(
+        expect_bytes(tensor.side, uint64_t{tensor.rows} * columns.size(), where + ", side"));
+    VOLVELLE_ASSIGN_OR_RETURN(tensor.side_scales,
+                              locate(stored->side_scales(), where + ", side scales"));
+    VOLVELLE_RETURN_IF_ERROR(
+        expect_bytes(tensor.side_scales, tensor.rows * sizeof(float), where + ", side scales"));
   }
   model_.tensors_.push_back(std::move(tensor));
   return {};

@@ -181,6 +181,7 @@ Result<void> Session::State::reserve() {
       StackOperator::make(*model, stack, pool, packed, options.chunk, head.inputs,
                           options.first_position + options.context));
   blocks = std::move(made);
+  blocks->linear_scratch().observe(options.observer);
   VOLVELLE_ASSIGN_OR_RETURN(scratch, AlignedBuffer::make(head.floats * sizeof(float)));
   projected = scratch.as<float>().data();
   logits = projected + head.projected_floats;

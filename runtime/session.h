@@ -17,12 +17,15 @@
 
 namespace volvelle {
 
+class LinearObserver;
+
 struct SessionOptions {
   CacheType cache = CacheType::kQ8;
   size_t context = 0;         // tokens the cache can hold; 0: all that the model's positions allow
   size_t chunk = 512;         // tokens that go through the model at a time, at most
   size_t first_position = 0;  // position of the first token
   size_t lanes = 1;           // sequences of equal length that may be fed side by side
+  LinearObserver* observer = nullptr;  // of the linears in the blocks; outlives the session
 };
 
 // What a session holds, in bytes. The model file beside it is only mapped: the system drops its

@@ -55,6 +55,7 @@ class StackOperator {
   bool dials_change(size_t length, size_t longer) const;
   bool has_switch() const;  // whether dials_change ever
 
+  LinearScratch& linear_scratch() { return workspace_.linear; }
   const LinearScratch& linear_scratch() const { return workspace_.linear; }
   float* normed() const { return workspace_.normed; }  // scratch [chunk, width]
   size_t bytes() const { return scratch_.bytes().size() + workspace_.linear.bytes(); }

@@ -1,11 +1,17 @@
 #include "converter/commands/convert.h"
 
+#include <charconv>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
+#include <vector>
 
+#include "converter/calibration.h"
 #include "converter/convert.h"
 #include "runtime/commands/compute.h"
+#include "runtime/commands/prediction.h"
 
 namespace volvelle {
 namespace {
@@ -13,7 +19,9 @@ namespace {
 struct Options {
   ConvertOptions convert;
   ComputeOptions compute;
-  std::string weights = "q4";
+  std::string calibrate;
+  std::string report_text;  // a file
+  bool report = false;
   bool json = false;
 };
 
@@ -35,12 +43,14 @@ void print_text(const ConvertReport& report, const std::string& output) {
   print("tokenizer     {}\n", report.tokenizer ? "yes" : "none");
   if (!report.licence.empty()) print("licence       {}\n", printable(report.licence));
   for (const ConvertReport::Part& part : report.parts) {
-    print("  {:<17} {:<4} {:>10}\n", part.name, part.type, format_bytes(part.bytes));
+    const std::string tensors = part.tensors > 0 ? std::format("{:>6} tensors", part.tensors) : "";
+    print("  {:<17} {:<16} {:>10}{}\n", part.name, part.type, format_bytes(part.bytes), tensors);
   }
+  if (report.linear_bits > 0) print("  {:.2f} bits a weight of the linears\n", report.linear_bits);
   print("{}: {} in {:.2f} s\n", printable(output), format_bytes(report.file_bytes), report.seconds);
 }
 
-void print_json(const ConvertReport& report, const std::string& output) {
+nlohmann::ordered_json to_json(const ConvertReport& report, const std::string& output) {
   nlohmann::ordered_json json = {
       {"output", output},
       {"name", report.name},
@@ -70,14 +80,113 @@ void print_json(const ConvertReport& report, const std::string& output) {
   for (const ConvertReport::Part& part : report.parts) {
     json["parts"].push_back({{"name", part.name}, {"type", part.type}, {"bytes", part.bytes}});
   }
-  print("{}\n", to_text(json, 2));
+  json["linear_bits"] = report.linear_bits;
+  json["linears"] = nlohmann::ordered_json::array();
+  for (const ConvertReport::Linear& linear : report.linears) {
+    json["linears"].push_back({{"name", linear.name},
+                               {"type", linear.type},
+                               {"rotation", linear.rotation},
+                               {"side_columns", linear.side_columns},
+                               {"bits", linear.bits}});
+  }
+  return json;
+}
+
+const std::map<std::string, WeightType>& weight_types() {
+  static const std::map<std::string, WeightType> types = {
+      {"f32", WeightType::kF32}, {"q8", WeightType::kQ8}, {"q4", WeightType::kQ4}};
+  return types;
+}
+
+// "f32", "q8", "q4" or "auto:BITS"; what is wrong, if anything is.
+std::string read_weights(const std::string& text, ConvertOptions& options) {
+  constexpr std::string_view kAuto = "auto:";
+  if (const auto found = weight_types().find(text); found != weight_types().end()) {
+    options.weights = found->second;
+    return "";
+  }
+  double bits = 0;
+  const char* const end = text.data() + text.size();
+  if (!text.starts_with(kAuto) ||
+      std::from_chars(text.data() + kAuto.size(), end, bits).ptr != end || !(bits >= 1) ||
+      !(bits <= 32)) {
+    return "must be f32, q8, q4 or auto:BITS, with BITS from 1 to 32";
+  }
+  options.weights = WeightType::kQ4;
+  options.bits = bits;
+  return "";
+}
+
+// "PATTERN=TYPE"; what is wrong, if anything is.
+std::string read_keep(const std::string& text, ConvertOptions& options) {
+  const size_t at = text.rfind('=');
+  const auto type = weight_types().find(at == std::string::npos ? "" : text.substr(at + 1));
+  if (at == 0 || type == weight_types().end()) {
+    return "must be PATTERN=TYPE, with TYPE f32, q8 or q4";
+  }
+  options.keep.emplace_back(text.substr(0, at), type->second);
+  return "";
+}
+
+// The float model, from a file that is gone as soon as it is mapped.
+Result<std::shared_ptr<const Model>> float_model(const ConvertOptions& options,
+                                                 ThreadPool& threads) {
+  ConvertOptions plain{.source = options.source,
+                       .output = options.output + ".reference",
+                       .weights = WeightType::kF32,
+                       .context = options.context,
+                       .scaling = options.scaling,
+                       .force = true,
+                       .ignored_keys = options.ignored_keys};
+  VOLVELLE_RETURN_IF_ERROR(convert(plain, threads));
+  auto model = Model::load(plain.output);
+  std::error_code ignored;
+  std::filesystem::remove(plain.output, ignored);
+  return model;
+}
+
+// What the weights' form costs, against the float model.
+Result<void> report_cost(const Options& options, ThreadPool& threads,
+                         nlohmann::ordered_json& json) {
+  std::string text(report_text()), name = "the program's own text";
+  if (!options.report_text.empty()) {
+    name = options.report_text;
+    VOLVELLE_ASSIGN_OR_RETURN(text, read_text(options.report_text));
+  }
+  VOLVELLE_ASSIGN_OR_RETURN(const auto reference, float_model(options.convert, threads));
+  VOLVELLE_ASSIGN_OR_RETURN(const auto model, Model::load(options.convert.output));
+  if (!model->generates()) {
+    VOLVELLE_ASSIGN_OR_RETURN(const VectorReport report,
+                              compare_vectors(model, reference, text, threads));
+    json = to_json(report);
+    if (!options.json) print_vectors(report);
+    return {};
+  }
+  if (model->encoder() != nullptr) {
+    return fail("{}: --report knows no decoders behind an encoder", options.convert.output);
+  }
+  // The program's own text is short.
+  const size_t window = options.report_text.empty() ? 128 : 512;
+  VOLVELLE_ASSIGN_OR_RETURN(const PredictionReport report,
+                            predict({.model = model,
+                                     .reference = reference,
+                                     .text = text,
+                                     .text_name = name,
+                                     .lengths = {std::min(window, model->decoder().context)},
+                                     .linears = true},
+                                    threads));
+  json = to_json(report);
+  if (!options.json) print_prediction(report, "the float model");
+  return {};
 }
 
 Result<> run(Options& options) {
-  const std::map<std::string, WeightType> types = {
-      {"f32", WeightType::kF32}, {"q8", WeightType::kQ8}, {"q4", WeightType::kQ4}};
-  options.convert.weights = types.at(options.weights);
-  VOLVELLE_ASSIGN_OR_RETURN(const ThreadPool threads, make_pool(options.compute));
+  if (options.calibrate.empty()) {
+    options.convert.calibration = calibration_text();
+  } else if (options.calibrate != "none") {
+    VOLVELLE_ASSIGN_OR_RETURN(options.convert.calibration, read_text(options.calibrate));
+  }
+  VOLVELLE_ASSIGN_OR_RETURN(ThreadPool threads, make_pool(options.compute));
   Result<ConvertReport> report;
   {
     std::unique_ptr<Progress> bar;
@@ -89,8 +198,13 @@ Result<> run(Options& options) {
   }
   VOLVELLE_RETURN_IF_ERROR(report);
   for (const std::string& notice : report->notices) print_notice(notice);
-  options.json ? print_json(*report, options.convert.output)
-               : print_text(*report, options.convert.output);
+  nlohmann::ordered_json json = to_json(*report, options.convert.output);
+  if (!options.json) print_text(*report, options.convert.output);
+  if (options.report || !options.report_text.empty()) {
+    if (!options.json) print("\n");
+    VOLVELLE_RETURN_IF_ERROR(report_cost(options, threads, json["cost"]));
+  }
+  if (options.json) print("{}\n", to_text(json, 2));
   return {};
 }
 
@@ -125,11 +239,30 @@ void add_convert_command(Program& program) {
       ->check([](const std::string& path) {
         return path == "-" ? "a model cannot be written to standard output; name a file" : "";
       });
+  const auto checked = [options](std::string (*read)(const std::string&, ConvertOptions&)) {
+    return [options, read](const std::string& text) {
+      if (const std::string wrong = read(text, options->convert); !wrong.empty()) {
+        throw CLI::ValidationError(wrong);
+      }
+    };
+  };
   command
-      .add_option("--weights", options->weights,
-                  "How weights are stored: f32, q8 or q4 (default q4)")
-      ->check(CLI::IsMember({"f32", "q8", "q4"}).description(""))
+      .add_option_function<std::string>(
+          "--weights", checked(read_weights),
+          "How weights are stored: f32, q8 or q4 (default q4), or auto:BITS, the best mix of q4 "
+          "and q8 whose linears take so many bits a weight in the mean")
       ->type_name("TYPE");
+  command
+      .add_option_function<std::vector<std::string>>(
+          "--keep",
+          [read = checked(read_keep)](const std::vector<std::string>& all) {
+            for (const std::string& one : all) read(one);
+          },
+          "Store linears otherwise whose names fit a pattern: '*.down=q8' (may be repeated; the "
+          "last that fits counts)")
+      ->expected(1)
+      ->type_name("PATTERN=TYPE")
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   command
       .add_option("--context", options->convert.context,
                   "Positions that the tables must reach (default: the model's own)")
@@ -157,6 +290,19 @@ void add_convert_command(Program& program) {
   command.add_flag_callback(
       "--no-tokenizer", [options] { options->convert.tokenizer = false; },
       "Leave the tokenizer out");
+  command
+      .add_option("--calibrate", options->calibrate,
+                  "q4: a text of the kind that the model is for, which tells how weights are best "
+                  "rounded, or none (default: a short English one of the program's own)")
+      ->type_name("FILE|none");
+  command.add_flag_callback(
+      "--no-keep-grid", [options] { options->convert.keep_grid = false; },
+      "Round weights anew that lie on a four-bit grid already");
+  command.add_flag("--report", options->report,
+                   "Measure what the weights' form costs against the float model, in all and of "
+                   "each linear, on a short text that never calibrates");
+  command.add_option("--report-text", options->report_text, "The same, on a text of your own")
+      ->type_name("FILE");
   command.add_flag("--force", options->convert.force, "Replace the output if it exists");
   command.add_flag("--json", options->json, "Print the report as JSON");
   add_thread_options(command, options->compute);

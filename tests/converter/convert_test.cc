@@ -26,7 +26,7 @@ struct TemporaryFolder {
 };
 
 Result<ConvertReport> run(ConvertOptions options) {
-  const ThreadPool pool = *ThreadPool::make(2);
+  ThreadPool pool = *ThreadPool::make(2);
   return convert(options, pool);
 }
 

@@ -27,7 +27,7 @@ namespace {
 
 void convert_golden(const std::string& golden, const std::string& output, const std::string& spec,
                     std::optional<uint64_t> context = {}) {
-  static const ThreadPool pool = *ThreadPool::make(1);
+  static ThreadPool pool = *ThreadPool::make(1);
   ConvertOptions options{.source = "tests/goldens/" + golden,
                          .output = output,
                          .weights = WeightType::kF32,

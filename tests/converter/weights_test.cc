@@ -169,6 +169,51 @@ TEST_CASE("slices and threads change nothing in what is quantised") {
   }
 }
 
+TEST_CASE("side columns keep the weights that the others, in whatever form, leave out") {
+  constexpr uint64_t kRows = 700, kColumns = 576;  // two slices
+  std::vector<float> weights(kRows * kColumns);
+  for (size_t i = 0; i < weights.size(); ++i) {
+    weights[i] = static_cast<float>(i * 7919 % 1000) / 500 - 1;
+  }
+  const std::vector<uint32_t> columns = {0, 31, 300, 575};
+  std::vector<float> rest = weights, chosen;
+  for (uint64_t row = 0; row < kRows; ++row) {
+    for (const uint32_t column : columns) {
+      chosen.push_back(std::exchange(rest[row * kColumns + column], 0.0f));
+    }
+  }
+  MemorySource all, others;
+  all.add("w", {kRows, kColumns}, weights);
+  others.add("w", {kRows, kColumns}, rest);
+  const auto tensor = [](const MemorySource& source) -> recipe::Tensor {
+    return {"w", recipe::Use::kLinear, kRows, kColumns, {{&source.tensors()[0], kRows}}};
+  };
+  for (const Storage& form : {Storage{.type = file::TensorType::q8},
+                              Storage{.type = file::TensorType::q4, .minima = true},
+                              Storage{.type = file::TensorType::q4, .rotation = 64}}) {
+    Storage with_side = form;
+    with_side.side_columns = columns;
+    const Result<Written> written = write(tensor(all), with_side, all, 2);
+    const Result<Written> plain = write(tensor(others), form, others, 1);
+    REQUIRE(written);
+    REQUIRE(plain);
+    CHECK(values<uint8_t>(written->bytes, written->tensor.data) ==
+          values<uint8_t>(plain->bytes, plain->tensor.data));
+    const std::vector<int8_t> side = values<int8_t>(written->bytes, written->tensor.side);
+    const std::vector<float> scales = values<float>(written->bytes, written->tensor.side_scales);
+    REQUIRE(side.size() == kRows * columns.size());
+    REQUIRE(scales.size() == kRows);
+    size_t wrong = 0;
+    for (size_t i = 0; i < chosen.size(); ++i) {
+      const uint64_t row = i / columns.size(), column = i % columns.size();
+      // Half a step of the row's greatest by 127.
+      const float off = std::fabs(side[column * kRows + row] * scales[row] - chosen[i]);
+      wrong += off > 0.501f / 127;
+    }
+    CHECK(wrong == 0);
+  }
+}
+
 TEST_CASE("rotated rows are stored as their products with the Hadamard matrix") {
   constexpr uint64_t kRows = 5, kColumns = 192, kBlock = 64;
   std::vector<float> weights(kRows * kColumns), rotated(weights.size());

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <filesystem>
 #include <format>
+#include <map>
 
 #include "tests/end_to_end/program_run.h"
 #include "tests/goldens/golden.h"
@@ -645,6 +646,89 @@ TEST_CASE("inspect --verify finds one changed bit in the weights") {
   bytes[bytes.size() - 200] ^= 1;
   const std::string changed = folder.write("changed.vvl", bytes);
   check_refused(run_program({"inspect", changed, "--verify"}), 1, "checksum");
+}
+
+// Of `models().text`'s checkpoint.
+json converted(const TemporaryFolder& folder, const std::vector<std::string>& options) {
+  std::vector<std::string> arguments = {
+      "convert", models().folder / "checkpoint", "-o", folder / "made.vvl", "--force", "--json"};
+  arguments.insert(arguments.end(), options.begin(), options.end());
+  const Ran ran = run_program(arguments);
+  INFO(ran.err);
+  REQUIRE(ran.status == 0);
+  return ran.json();
+}
+
+TEST_CASE("convert compensates rounding on a text, keeps what is named and mixes to a size") {
+  const TemporaryFolder folder;
+  const auto types = [](const json& report) {
+    std::map<std::string, size_t> count;
+    for (const json& linear : report["linears"]) ++count[linear["type"]];
+    return count;
+  };
+  const auto count_of = [&](const std::vector<std::string>& options, const std::string& type) {
+    return types(converted(folder, options))[type];
+  };
+  const size_t linears = converted(folder, {})["linears"].size();
+  REQUIRE(linears > 4);
+  CHECK(count_of({"--calibrate", "none"}, "q4") == linears);
+  CHECK(count_of({}, "q4, compensated") == linears);
+  const std::string text = folder.write("text.txt", "the thing that they think through");
+  CHECK(count_of({"--calibrate", text}, "q4, compensated") == linears);
+  CHECK(count_of({"--weights", "q8"}, "q8") == linears);
+
+  const json first = converted(folder, {})["linears"][0];
+  const std::string name = first["name"];
+  CHECK(count_of({"--keep", name + "=q8"}, "q8") == 1);
+  CHECK(count_of({"--keep", "*=q8", "--keep", name + "=f32"}, "f32") == 1);
+  CHECK(count_of({"--keep", "*=q8", "--keep", name + "=f32"}, "q8") == linears - 1);
+  check_refused(run_program({"convert", models().folder / "checkpoint", "-o", folder / "made.vvl",
+                             "--force", "--keep", "nothing.like.it=q8"}),
+                1, "fits no linear");
+  check_refused(run_program({"convert", "folder", "-o", "m.vvl", "--keep", "*=q5"}), 2, "TYPE");
+
+  const double least = converted(folder, {})["linear_bits"];
+  for (const double more : {0.5, 1.5}) {
+    const json mixed = converted(folder, {"--weights", std::format("auto:{}", least + more)});
+    CHECK(mixed["linear_bits"] <= least + more + 0.1);  // side columns are chosen afterwards
+    CHECK(types(mixed)["q8"] > 0);
+    CHECK(types(mixed)["q8"] < linears);
+  }
+  check_refused(run_program({"convert", models().folder / "checkpoint", "-o", folder / "made.vvl",
+                             "--force", "--weights", "auto:3"}),
+                1, "auto:3");
+  for (const char* weights : {"auto", "auto:", "auto:x", "auto:4.5x", "auto:0", "auto:nan", "q5"}) {
+    check_refused(run_program({"convert", "folder", "-o", "m.vvl", "--weights", weights}), 2,
+                  "auto:BITS");
+  }
+}
+
+TEST_CASE("a calibrated conversion is the same to the byte for any number of threads") {
+  const TemporaryFolder folder;
+  std::string before;
+  for (const char* threads : {"1", "2", "3"}) {
+    converted(folder, {"-t", threads});
+    const std::string bytes = read_file(folder / "made.vvl");
+    CHECK((before.empty() || bytes == before));
+    before = bytes;
+  }
+  CHECK(std::ranges::distance(std::filesystem::directory_iterator(folder / "")) == 1);
+}
+
+TEST_CASE("convert reports what a form costs against the float model, linear by linear") {
+  const TemporaryFolder folder;
+  const json exact = converted(folder, {"--weights", "f32", "--report"})["cost"];
+  CHECK(exact["against"]["kl_mean"] == 0.0);
+  CHECK(exact["linears"][0]["error"] == 0.0);
+  const auto errors = [&](const std::string& weights) {
+    const json cost = converted(folder, {"--weights", weights, "--report"})["cost"];
+    double sum = 0;
+    for (const json& linear : cost["linears"]) sum += linear["error"].get<double>();
+    CHECK(cost["against"]["kl_mean"] > 0.0);
+    return sum / static_cast<double>(cost["linears"].size());
+  };
+  // Eight bits have sixteen times finer steps than four; their inputs are rounded alike.
+  CHECK(errors("q8") < errors("q4") / 8);
 }
 
 TEST_CASE("perplexity is what the logits say, window by window") {

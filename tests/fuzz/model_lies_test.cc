@@ -24,6 +24,10 @@ using flatbuffers::Offset;
 struct Excess {
   size_t blocks = 1, tensors = 0, tensor_name = 1, positions = 0, steps = 0, step_text = 1,
          templates = 0, added = 0, biases = 0;
+  // Of one more tensor, [2, 8].
+  std::vector<uint32_t> side_columns = {};
+  file::TensorType side_type = file::TensorType::q8;
+  uint64_t side_bytes = 0;
 };
 
 // All tables of a kind are one table, listed again and again.
@@ -43,6 +47,14 @@ Container make_model(const Excess& excess) {
   };
   std::vector<Offset<file::Tensor>> tensors = {tensor(1, "one"), tensor(2, "two"),
                                                tensor(3, "three")};
+  if (!excess.side_columns.empty()) {
+    const bool quantised = excess.side_type == file::TensorType::q8;
+    const file::Segment data = segment(quantised ? 16 : 64), scales = segment(quantised ? 8 : 0);
+    const file::Segment side = segment(excess.side_bytes), side_scales = segment(8);
+    tensors.push_back(file::CreateTensor(b, b.CreateString("beside"), excess.side_type, 2, 8, &data,
+                                         &scales, 0, &none, &none,
+                                         b.CreateVector(excess.side_columns), &side, &side_scales));
+  }
   tensors.resize(tensors.size() + excess.tensors, tensor(1, std::string(excess.tensor_name, 'n')));
 
   const auto norm = file::CreateNorm(b, file::NormKind::rms, 1e-5f, 0);
@@ -293,6 +305,28 @@ TEST_CASE("a tensor that is rotated or has minima as none can be is refused") {
   };
   refuse("q8", [&](const file::Tensor* tensor) { minima(tensor, 64); }, "only q4 has minima");
   refuse("q4", [&](const file::Tensor* tensor) { minima(tensor, 1); }, "the segment has 1 bytes");
+}
+
+TEST_CASE("side columns that are no columns, in no order or without their weights are refused") {
+  using enum file::TensorType;
+  const auto make = [](std::vector<uint32_t> columns, uint64_t bytes, file::TensorType type = q8) {
+    Excess excess;
+    excess.side_columns = std::move(columns);
+    excess.side_bytes = bytes;
+    excess.side_type = type;
+    return make_model(excess);
+  };
+  const auto refuse = [](Container model, const std::string& sentence) {
+    check_refused(model, sentence);
+  };
+  CHECK(try_model(make({0, 3, 7}, 6).bytes) == Outcome::kRan);
+  for (const std::vector<uint32_t>& columns :
+       {std::vector<uint32_t>{8}, {3, 3}, {3, 2}, {0, UINT32_MAX}}) {
+    refuse(make(columns, 2 * columns.size()), "its side columns must be");
+  }
+  refuse(make(std::vector<uint32_t>(100, 1), 200), "its side columns must be");
+  refuse(make({0, 3, 7}, 5), "the segment has 5 bytes");
+  refuse(make({0, 3, 7}, 6, f32), "f32 has no side columns");
 }
 
 TEST_CASE("a dial that no block turns by is not read, however far the model's context reaches") {

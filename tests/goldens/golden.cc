@@ -62,7 +62,7 @@ void convert_to_file(const fs::path& source, const std::string& weights, uint64_
                                       : WeightType::kQ4;
   if (context > 0) options.context = context;
   if (!scaling.empty()) options.scaling = parse_scaling_spec(scaling).value();
-  const ThreadPool pool = *ThreadPool::make(1);
+  ThreadPool pool = *ThreadPool::make(1);
   const auto report = convert(options, pool);
   if (!report) throw std::runtime_error(report.error().message);
 }

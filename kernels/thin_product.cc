@@ -1,11 +1,11 @@
-#include "kernels/block_minima.h"
+#include "kernels/thin_product.h"
 
 #include <algorithm>
 
 #include "kernels/quantize.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "kernels/block_minima.cc"
+#define HWY_TARGET_INCLUDE "kernels/thin_product.cc"
 #include "hwy/foreach_target.h"
 // After foreach_target.h, which includes this file once per target.
 #include "hwy/highway.h"
@@ -29,25 +29,25 @@ void sum_blocks(const float* x, size_t count, float* sums) {
 
 // Outputs of `rows` rows at once: each code is promoted once for all of them.
 template <size_t rows>
-HWY_INLINE void add_rows(const BlockMinima& minima, const float* HWY_RESTRICT sums, size_t first,
+HWY_INLINE void add_rows(const ThinWeights& weights, const float* HWY_RESTRICT x, size_t first,
                          size_t count, float* HWY_RESTRICT y) {
   const Floats d;
   const hn::RebindToSigned<Floats> di;
-  const size_t blocks = minima.blocks, outputs = minima.outputs;
+  const size_t inputs = weights.inputs, outputs = weights.outputs;
   for_each_vector(d, count, [&](auto lanes, size_t i) HWY_ATTR {
-    const int8_t* codes = minima.codes + first + i;
+    const int8_t* codes = weights.codes + first + i;
     auto a = hn::Zero(d);
     [[maybe_unused]] auto b = a, c = a, e = a;
-    for (size_t block = 0; block < blocks; ++block, codes += outputs) {
+    for (size_t input = 0; input < inputs; ++input, codes += outputs) {
       const auto code = hn::ConvertTo(d, hn::PromoteTo(di, lanes.load(Codes(), codes)));
-      a = hn::MulAdd(hn::Set(d, sums[block]), code, a);
+      a = hn::MulAdd(hn::Set(d, x[input]), code, a);
       if constexpr (rows > 1) {
-        b = hn::MulAdd(hn::Set(d, sums[blocks + block]), code, b);
-        c = hn::MulAdd(hn::Set(d, sums[2 * blocks + block]), code, c);
-        e = hn::MulAdd(hn::Set(d, sums[3 * blocks + block]), code, e);
+        b = hn::MulAdd(hn::Set(d, x[inputs + input]), code, b);
+        c = hn::MulAdd(hn::Set(d, x[2 * inputs + input]), code, c);
+        e = hn::MulAdd(hn::Set(d, x[3 * inputs + input]), code, e);
       }
     }
-    const auto scale = lanes.load(d, minima.scales + first + i);
+    const auto scale = lanes.load(d, weights.scales + first + i);
     float* to = y + first + i;
     const auto add = [&](auto sum) HWY_ATTR {
       lanes.store(hn::MulAdd(scale, sum, lanes.load(d, to)), d, to);
@@ -60,28 +60,28 @@ HWY_INLINE void add_rows(const BlockMinima& minima, const float* HWY_RESTRICT su
 
 // Outputs of one row, four vectors at once, so that sums do not wait for each other. Returns how
 // many outputs are done.
-HWY_INLINE size_t add_row(const BlockMinima& minima, const float* HWY_RESTRICT sums, size_t first,
+HWY_INLINE size_t add_row(const ThinWeights& weights, const float* HWY_RESTRICT x, size_t first,
                           size_t count, float* HWY_RESTRICT y) {
   const Floats d;
   const hn::RebindToSigned<Floats> di;
-  const size_t n = hn::Lanes(d), outputs = minima.outputs;
+  const size_t n = hn::Lanes(d), outputs = weights.outputs;
   size_t i = 0;
   for (; i + 4 * n <= count; i += 4 * n) {
-    const int8_t* codes = minima.codes + first + i;
+    const int8_t* codes = weights.codes + first + i;
     auto a = hn::Zero(d), b = a, c = a, e = a;
-    for (size_t block = 0; block < minima.blocks; ++block, codes += outputs) {
-      const auto sum = hn::Set(d, sums[block]);
+    for (size_t input = 0; input < weights.inputs; ++input, codes += outputs) {
+      const auto value = hn::Set(d, x[input]);
       const auto code = [&](size_t vector) HWY_ATTR {
         return hn::ConvertTo(d, hn::PromoteTo(di, hn::LoadU(Codes(), codes + vector * n)));
       };
-      a = hn::MulAdd(sum, code(0), a);
-      b = hn::MulAdd(sum, code(1), b);
-      c = hn::MulAdd(sum, code(2), c);
-      e = hn::MulAdd(sum, code(3), e);
+      a = hn::MulAdd(value, code(0), a);
+      b = hn::MulAdd(value, code(1), b);
+      c = hn::MulAdd(value, code(2), c);
+      e = hn::MulAdd(value, code(3), e);
     }
     const auto add = [&](auto sum, size_t vector) HWY_ATTR {
       float* const to = y + first + i + vector * n;
-      const auto scale = hn::LoadU(d, minima.scales + first + i + vector * n);
+      const auto scale = hn::LoadU(d, weights.scales + first + i + vector * n);
       hn::StoreU(hn::MulAdd(scale, sum, hn::LoadU(d, to)), d, to);
     };
     add(a, 0), add(b, 1), add(c, 2), add(e, 3);
@@ -89,17 +89,17 @@ HWY_INLINE size_t add_row(const BlockMinima& minima, const float* HWY_RESTRICT s
   return i;
 }
 
-void add_block_minima(const BlockMinima& minima, const float* sums, size_t rows, size_t first,
+void add_thin_product(const ThinWeights& weights, const float* x, size_t rows, size_t first,
                       size_t count, float* y) {
   size_t row = 0;
   for (; row + 4 <= rows; row += 4) {
-    add_rows<4>(minima, sums + row * minima.blocks, first, count, y + row * minima.outputs);
+    add_rows<4>(weights, x + row * weights.inputs, first, count, y + row * weights.outputs);
   }
   for (; row < rows; ++row) {
-    const float* const row_sums = sums + row * minima.blocks;
-    float* const row_y = y + row * minima.outputs;
-    const size_t done = add_row(minima, row_sums, first, count, row_y);
-    add_rows<1>(minima, row_sums, first + done, count - done, row_y);
+    const float* const row_x = x + row * weights.inputs;
+    float* const row_y = y + row * weights.outputs;
+    const size_t done = add_row(weights, row_x, first, count, row_y);
+    add_rows<1>(weights, row_x, first + done, count - done, row_y);
   }
 }
 
@@ -110,15 +110,15 @@ HWY_AFTER_NAMESPACE();
 namespace volvelle {
 
 HWY_EXPORT(sum_blocks);
-HWY_EXPORT(add_block_minima);
+HWY_EXPORT(add_thin_product);
 
 void sum_blocks(const float* x, size_t count, float* sums) {
   HWY_DYNAMIC_DISPATCH(sum_blocks)(x, count, sums);
 }
 
-void add_block_minima(const BlockMinima& minima, const float* sums, size_t rows, size_t first,
+void add_thin_product(const ThinWeights& weights, const float* x, size_t rows, size_t first,
                       size_t count, float* y) {
-  HWY_DYNAMIC_DISPATCH(add_block_minima)(minima, sums, rows, first, count, y);
+  HWY_DYNAMIC_DISPATCH(add_thin_product)(weights, x, rows, first, count, y);
 }
 
 }  // namespace volvelle

@@ -1,7 +1,7 @@
 #include <algorithm>
 
-#include "kernels/block_minima.h"
 #include "kernels/quantize.h"
+#include "kernels/thin_product.h"
 
 namespace volvelle::scalar {
 
@@ -13,15 +13,15 @@ void sum_blocks(const float* x, size_t count, float* sums) {
   }
 }
 
-void add_block_minima(const BlockMinima& minima, const float* sums, size_t rows, size_t first,
+void add_thin_product(const ThinWeights& weights, const float* x, size_t rows, size_t first,
                       size_t count, float* y) {
   for (size_t r = 0; r < rows; ++r) {
     for (size_t n = first; n < first + count; ++n) {
       double sum = 0;
-      for (size_t b = 0; b < minima.blocks; ++b) {
-        sum += double{sums[r * minima.blocks + b]} * minima.codes[b * minima.outputs + n];
+      for (size_t i = 0; i < weights.inputs; ++i) {
+        sum += double{x[r * weights.inputs + i]} * weights.codes[i * weights.outputs + n];
       }
-      y[r * minima.outputs + n] += static_cast<float>(minima.scales[n] * sum);
+      y[r * weights.outputs + n] += static_cast<float>(weights.scales[n] * sum);
     }
   }
 }

@@ -1,4 +1,4 @@
-#include "kernels/block_minima.h"
+#include "kernels/thin_product.h"
 
 #include <doctest/doctest.h>
 
@@ -27,30 +27,31 @@ TEST_CASE("sums over blocks equal their twin, whatever the length") {
   }
 }
 
-TEST_CASE("minima are added as their twin adds them, for any rows, blocks and stretch of outputs") {
+TEST_CASE(
+    "a thin product is added as its twin adds it, for any rows, inputs and stretch of outputs") {
   for (const size_t rows : {1, 3, 4, 5, 9}) {
-    for (const size_t blocks : {1, 2, 18, 48}) {
+    for (const size_t inputs : {1, 2, 18, 48}) {
       for (const size_t outputs : {1, 15, 16, 17, 100}) {
-        std::vector<int8_t> codes(blocks * outputs);
+        std::vector<int8_t> codes(inputs * outputs);
         for (int8_t& code : codes) code = static_cast<int8_t>(random_below(255));
         const std::vector<float> scales = random_row(outputs);
-        const BlockMinima minima{codes.data(), scales.data(), blocks, outputs};
-        const std::vector<float> sums = random_row(rows * blocks);
+        const ThinWeights weights{codes.data(), scales.data(), inputs, outputs};
+        const std::vector<float> x = random_row(rows * inputs);
         const std::vector<float> before = random_row(rows * outputs);
         const size_t first = random_below(outputs), count = 1 + random_below(outputs - first);
         std::vector<float> expected = before;
-        scalar::add_block_minima(minima, sums.data(), rows, first, count, expected.data());
+        scalar::add_thin_product(weights, x.data(), rows, first, count, expected.data());
         for_each_target([&] {
           std::vector<float> y = before;
-          add_block_minima(minima, sums.data(), rows, first, count, y.data());
+          add_thin_product(weights, x.data(), rows, first, count, y.data());
           double worst = 0;
           for (size_t i = 0; i < y.size(); ++i) {
             worst = std::max(worst, std::fabs(double{y[i]} - expected[i]));
           }
-          // Each of the products, up to 128, rounds the running sum, up to `blocks` of them; the
+          // Each of the products, up to 128, rounds the running sum, up to `inputs` of them; the
           // last two roundings are those of the output.
-          const double greatest = 128.0 * static_cast<double>(blocks);
-          CHECK(worst <= (static_cast<double>(blocks) + 3) * greatest * kRounding);
+          const double greatest = 128.0 * static_cast<double>(inputs);
+          CHECK(worst <= (static_cast<double>(inputs) + 3) * greatest * kRounding);
         });
       }
     }

@@ -1,0 +1,152 @@
+#include "converter/calibration.h"
+
+#include <algorithm>
+#include <cmath>
+#include <mutex>
+#include <utility>
+
+#include "converter/quantize/outer_products.h"
+#include "platforms/interrupt.h"
+#include "runtime/linear.h"
+#include "runtime/session.h"
+
+namespace volvelle {
+namespace {
+
+constexpr size_t kWindow = 512;       // tokens that are read together
+constexpr size_t kSampleStride = 16;  // of each so many rows one is kept, from the first on
+
+}  // namespace
+
+// Gathers the statistics of linears that have an entry.
+class Calibration::Watch final : public LinearObserver {
+ public:
+  Watch(std::map<std::string, InputStatistics>& statistics, const ThreadPool& pool)
+      : statistics_(statistics), pool_(pool) {}
+
+  void see(const Tensor& weight, size_t r, const float* x) override {
+    const size_t columns = weight.columns;
+    if (!statistics_.contains(weight.name)) return;
+    {
+      const std::lock_guard lock(mutex_);  // the first row of all makes room
+      if (rows_.size() < (r + 1) * columns) rows_.resize((r + kRowsPerTask) * columns);
+      std::copy_n(x, columns, rows_.begin() + r * columns);
+    }
+  }
+
+  void saw(const Tensor& weight, size_t rows) override {
+    const auto entry = statistics_.find(weight.name);
+    if (entry == statistics_.end()) return;
+    InputStatistics& own = entry->second;
+    const size_t columns = own.columns;
+    constexpr size_t kRows = 32;
+    const size_t tasks = own.moments.empty() ? 0 : (columns + kRows - 1) / kRows;
+    pool_.parallel_for(tasks, [&](size_t task, size_t) {
+      const size_t first = task * kRows, last = std::min(columns, first + kRows);
+      const float* const x = rows_.data();
+      add_outer_products({x + first, columns}, {x, columns}, rows, last - first, last,
+                         {own.moments.data() + first * columns, columns});
+    });
+    for (size_t row = 0; row < rows; row += kSampleStride) {
+      const auto from = rows_.begin() + row * columns;
+      own.sample.insert(own.sample.end(), from, from + columns);
+    }
+    own.rows += rows;
+  }
+
+ private:
+  std::map<std::string, InputStatistics>& statistics_;
+  const ThreadPool& pool_;
+  std::mutex mutex_;
+  std::vector<float> rows_;
+};
+
+Result<std::unique_ptr<Calibration>> Calibration::open(std::shared_ptr<const Model> model,
+                                                       ThreadPool& pool, std::string_view text) {
+  const Tokenizer* const tokenizer = model->tokenizer();
+  if (tokenizer == nullptr) return fail("there is no tokenizer to read a text with");
+  const bool decodes = model->generates();
+  if (decodes && model->encoder() != nullptr) {
+    return fail("decoders behind an encoder are not calibrated");
+  }
+  const Stack& stack = decodes ? model->decoder() : *model->encoder();
+  const size_t window = std::min(kWindow, stack.position_limit);
+  std::unique_ptr<Calibration> result(new Calibration(model, pool));
+
+  VOLVELLE_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens,
+                            tokenizer->encode(text, {.add_special = false}));
+  VOLVELLE_RETURN_IF_ERROR(model->check_tokens(stack, tokens));
+  // Special tokens stand around an encoder's texts, and before every other window of a decoder's:
+  // both beginnings occur.
+  VOLVELLE_ASSIGN_OR_RETURN(const std::vector<int32_t> special,
+                            tokenizer->encode("", {.add_special = true}));
+  VOLVELLE_RETURN_IF_ERROR(model->check_tokens(stack, special));
+  size_t length = decodes ? window : std::min<size_t>(window, 64);
+  if (length <= special.size()) return fail("its positions end before a text begins");
+  for (size_t first = 0; first < tokens.size();) {
+    Sentence sentence;
+    const bool begins = !decodes || result->windows_.size() % 2 == 0;
+    const size_t room = length - (begins ? special.size() : 0);
+    const size_t count = std::min(room, tokens.size() - first);
+    const size_t before = begins ? (decodes ? special.size() : special.size() / 2) : 0;
+    sentence.tokens.assign(special.begin(), special.begin() + before);
+    sentence.tokens.insert(sentence.tokens.end(), tokens.begin() + first,
+                           tokens.begin() + first + count);
+    if (begins) {
+      sentence.tokens.insert(sentence.tokens.end(), special.begin() + before, special.end());
+    }
+    first += count;
+    result->windows_.push_back(std::move(sentence));
+  }
+  if (result->windows_.empty()) return fail("the text has no tokens");
+  return result;
+}
+
+Result<void> Calibration::observe(std::span<const Wanted> linears) {
+  statistics_.clear();
+  for (const auto& [name, moments] : linears) {
+    const auto tensor = std::ranges::find(model_->tensors(), name, &Tensor::name);
+    if (tensor == model_->tensors().end()) continue;
+    const size_t columns = tensor->columns;
+    statistics_[name] = {.columns = columns,
+                         .moments = std::vector<float>(moments ? columns * columns : 0)};
+  }
+  Watch watch(statistics_, pool_);
+  if (!model_->generates()) {
+    VOLVELLE_ASSIGN_OR_RETURN(const std::unique_ptr<Encoder> encoder,
+                              Encoder::open(model_, pool_, nullptr, kWindow, &watch));
+    return encoder->run(windows_, [](size_t, size_t, std::span<const float>) -> Result<void> {
+      return interrupted() ? fail("interrupted") : Result<void>();
+    });
+  }
+  VOLVELLE_ASSIGN_OR_RETURN(
+      const std::unique_ptr<Session> session,
+      Session::open(
+          model_, pool_,
+          {.cache = CacheType::kF32,
+           .context = std::ranges::max(windows_, {},
+                                       [](const Sentence& window) { return window.tokens.size(); })
+                          .tokens.size(),
+           .observer = &watch}));
+  for (const Sentence& window : windows_) {
+    if (interrupted()) return fail("interrupted");
+    session->clear();
+    VOLVELLE_RETURN_IF_ERROR(session->feed(window.tokens));
+  }
+  return {};
+}
+
+const InputStatistics* Calibration::find(const std::string& name) const {
+  const auto entry = statistics_.find(name);
+  return entry == statistics_.end() || entry->second.rows == 0 ? nullptr : &entry->second;
+}
+
+uint64_t Calibration::bytes(uint64_t columns) { return columns * columns * sizeof(float); }
+
+size_t Calibration::tokens() const {
+  size_t tokens = 0;
+  for (const Sentence& window : windows_) tokens += window.tokens.size();
+  return tokens;
+}
+
+}  // namespace volvelle

@@ -1,0 +1,355 @@
+#include "converter/forms.h"
+
+#include <fnmatch.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <memory>
+#include <numeric>
+#include <utility>
+
+#include "converter/quantize/q4.h"
+#include "kernels/hadamard.h"
+
+namespace volvelle {
+namespace {
+
+constexpr size_t kSampleElements = size_t{1} << 17;  // of weights
+
+// A short text tells moments only roughly: with a part of their mean added, the measured divergence
+// of SmolLM2 on other texts is least (0.120 with a hundredth, 0.109 with a tenth, 0.104 with
+// three).
+constexpr float kDamping = 0.2f;
+
+// The linears after attention, whose inputs are means already, gain next to nothing by rotation.
+bool after_attention(const recipe::Model& model, size_t index) {
+  return std::ranges::any_of(model.blocks, [&](const recipe::Block& block) {
+    return block.attention.output.weight == static_cast<int>(index);
+  });
+}
+
+uint32_t rotation_of(uint64_t columns) {
+  constexpr size_t kLeastBlock = 16, kMostBlock = 4096;
+  const size_t block = std::min(largest_hadamard_block(columns), kMostBlock);
+  return block >= kLeastBlock ? static_cast<uint32_t>(block) : 0;
+}
+
+// Rows that are looked up need more than four bits, and so does a head of its own, whose errors go
+// straight into the logits.
+file::TensorType type_for(recipe::Use use, WeightType weights) {
+  const bool exact = use == recipe::Use::kVector || use == recipe::Use::kTable;
+  if (exact || weights == WeightType::kF32) return file::TensorType::f32;
+  return use == recipe::Use::kLinear && weights == WeightType::kQ4 ? file::TensorType::q4
+                                                                   : file::TensorType::q8;
+}
+
+file::TensorType type_of(WeightType weights) {
+  return weights == WeightType::kF32  ? file::TensorType::f32
+         : weights == WeightType::kQ8 ? file::TensorType::q8
+                                      : file::TensorType::q4;
+}
+
+// H M H for the symmetric M [n, n], whose lower triangle is known.
+void rotate_moments(uint32_t rotation, size_t n, const ThreadPool& threads,
+                    std::vector<float>& moments) {
+  const auto rotate_rows = [&] {
+    threads.parallel_for(
+        n, [&](size_t row, size_t) { hadamard(rotation, n, moments.data() + row * n); });
+  };
+  for (size_t i = 0; i < n; ++i) {
+    for (size_t j = 0; j < i; ++j) moments[j * n + i] = moments[i * n + j];
+  }
+  rotate_rows();
+  for (size_t i = 0; i < n; ++i) {
+    for (size_t j = 0; j < i; ++j) std::swap(moments[j * n + i], moments[i * n + j]);
+  }
+  rotate_rows();
+}
+
+// Whether the rows lie on a grid of sixteen steps a block already, and whether it takes minima.
+Result<void> find_grid(std::span<const float> rows, size_t columns, Plan& plan) {
+  constexpr double kOnGrid =
+      1e-4;                       // of the squares; rounding to four bits costs a hundred times it
+  constexpr double kWorthIt = 8;  // times the squared error; a random block gains a fifth
+  VOLVELLE_ASSIGN_OR_RETURN(const Q4Error error,
+                            q4_error(rows.data(), rows.size() / columns, columns));
+  double squares = 0;
+  for (const float value : rows) squares += double{value} * value;
+  const bool symmetric = squares > 0 && error.plain <= kOnGrid * squares;
+  plan.minima = !symmetric && error.plain > kWorthIt * error.with_minima;
+  plan.kept = symmetric || plan.minima;
+  return {};
+}
+
+// The squares of what rounding to q4 changes in outputs, by the outputs' own; of weights, where
+// inputs are not known.
+Result<double> relative_error(std::vector<float> rows, size_t columns,
+                              const InputStatistics* statistics) {
+  const size_t count = rows.size() / columns, block = std::max<size_t>(rotation_of(columns), 1);
+  hadamard(block, rows.size(), rows.data());
+  std::vector<uint8_t> codes(count * q4_blocks(columns) * kQ4Block / 2);
+  std::vector<uint16_t> scales(count * q4_blocks(columns));
+  std::vector<float> off(rows.size());
+  VOLVELLE_RETURN_IF_ERROR(
+      quantize_q4_rows(rows.data(), count, columns, codes.data(), scales.data()));
+  dequantize_q4_rows(codes.data(), scales.data(), count, columns, off.data());
+  for (size_t i = 0; i < off.size(); ++i) off[i] -= rows[i];
+  double error = 0, size = 0;
+  if (statistics == nullptr) {
+    for (size_t i = 0; i < off.size(); ++i) {
+      error += double{off[i]} * off[i], size += double{rows[i]} * rows[i];
+    }
+  } else {
+    std::vector<float> inputs = statistics->sample;
+    hadamard(block, inputs.size(), inputs.data());
+    for (size_t x = 0; x < inputs.size(); x += columns) {
+      for (size_t w = 0; w < rows.size(); w += columns) {
+        float change = 0, output = 0;
+        for (size_t i = 0; i < columns; ++i) {
+          change += inputs[x + i] * off[w + i], output += inputs[x + i] * rows[w + i];
+        }
+        error += double{change} * change, size += double{output} * output;
+      }
+    }
+  }
+  return size > 0 ? error / size : 0;
+}
+
+// Of a tensor that keeps its grid: each adds a byte to a row, all of them about 0.3 bits a weight.
+size_t most_side_columns(size_t columns) { return std::min(kMostSideColumns, columns / 27); }
+
+double bits_of(const recipe::Tensor& tensor, const Plan& plan) {
+  const uint64_t rows = tensor.rows, columns = tensor.columns;
+  double bytes = static_cast<double>(data_bytes(plan.type, rows, columns) +
+                                     scale_bytes(plan.type, rows, columns));
+  // As many side columns as there may be, a minimum a block, and their scales.
+  if (plan.kept) bytes += static_cast<double>(rows * (4 + most_side_columns(columns)));
+  if (plan.minima) bytes += static_cast<double>(rows * (4 + q4_blocks(columns)));
+  return 8 * bytes / static_cast<double>(rows * columns);
+}
+
+// Takes from four bits, where they cost most for what they save, as many tensors as a mean of
+// `bits` lets.
+Result<void> mix(const recipe::Model& model, const ConvertOptions& options,
+                 const TensorSource& source, Calibration* calibration,
+                 const std::vector<bool>& settled, std::vector<Plan>& plans) {
+  struct Step {
+    size_t index;
+    Plan better;
+    double cost;  // in bits
+    double gain;  // of error, for a bit
+  };
+  if (calibration != nullptr) {
+    std::vector<Calibration::Wanted> linears;
+    for (const recipe::Tensor& tensor : model.tensors) {
+      if (is_linear(tensor)) linears.push_back({tensor.name, /*moments=*/false});
+    }
+    VOLVELLE_RETURN_IF_ERROR(calibration->observe(linears));
+  }
+  std::vector<Step> steps;
+  double used = 0, weights = 0;
+  for (size_t i = 0; i < plans.size(); ++i) {
+    const recipe::Tensor& tensor = model.tensors[i];
+    if (!is_linear(tensor)) continue;
+    const double count = static_cast<double>(tensor.rows) * static_cast<double>(tensor.columns);
+    weights += count;
+    Plan better = plans[i];
+    if (!settled[i]) {
+      if (!better.kept) better.type = file::TensorType::q8;
+      plans[i].kept = plans[i].minima = false;
+    }
+    used += count * bits_of(tensor, plans[i]);
+    if (settled[i]) continue;
+    VOLVELLE_ASSIGN_OR_RETURN(const std::vector<float> rows,
+                              sample_rows(tensor, source, kSampleElements / 4));
+    const InputStatistics* const statistics =
+        calibration != nullptr ? calibration->find(tensor.name) : nullptr;
+    VOLVELLE_ASSIGN_OR_RETURN(const double error, relative_error(rows, tensor.columns, statistics));
+    const double cost = count * (bits_of(tensor, better) - bits_of(tensor, plans[i]));
+    steps.push_back({i, better, cost, error / cost});
+  }
+  const double wanted = *options.bits * weights;
+  if (used > wanted) {
+    return fail("--weights auto:{}: four bits and their scales come to {:.2f} bits a weight",
+                *options.bits, used / weights);
+  }
+  std::ranges::stable_sort(steps, std::greater(), &Step::gain);
+  for (const Step& step : steps) {
+    if (used + step.cost > wanted) continue;
+    used += step.cost;
+    plans[step.index] = step.better;
+  }
+  return {};
+}
+
+// What a linear's outputs lose by rounding weights and inputs: the sum over sampled rows of weights
+// of its mean square.
+struct Candidate {
+  Storage storage;
+  double error = 0;
+};
+
+Result<Candidate> try_form(Storage storage, std::vector<float> rows,
+                           const InputStatistics& statistics, const ThreadPool& threads) {
+  const size_t columns = statistics.columns, block = std::max<size_t>(storage.rotation, 1);
+  std::vector<float> moments = statistics.moments, inputs = statistics.sample;
+  for (const uint32_t column : storage.side_columns) {
+    for (size_t i = 0; i < rows.size(); i += columns) rows[i + column] = 0;
+    for (size_t i = 0; i < inputs.size(); i += columns) inputs[i + column] = 0;
+    for (size_t i = 0; i < columns; ++i) {
+      moments[i * columns + column] = moments[column * columns + i] = 0;
+    }
+  }
+  hadamard(block, rows.size(), rows.data());
+  hadamard(block, inputs.size(), inputs.data());
+  if (block > 1) rotate_moments(storage.rotation, columns, threads, moments);
+  const auto compensation =
+      std::make_shared<Compensation>(compensate(std::move(moments), columns, kDamping, threads));
+  const size_t count = rows.size() / columns;
+  std::vector<uint8_t> codes(count * q4_blocks(columns) * kQ4Block / 2);
+  std::vector<uint16_t> scales(count * q4_blocks(columns));
+  VOLVELLE_ASSIGN_OR_RETURN(const double cost, quantize_q4_rows_compensated(
+                                                   rows.data(), count, columns, *compensation,
+                                                   codes.data(), scales.data(), nullptr, nullptr));
+  double steps = 0, squares = 0;  // of inputs' steps, and of weights
+  for (size_t x = 0; x < inputs.size(); x += columns) {
+    const auto [low, high] = std::minmax_element(inputs.begin() + x, inputs.begin() + x + columns);
+    steps += std::pow((std::max(*high, 0.0f) - std::min(*low, 0.0f)) / 255.0, 2);
+  }
+  for (const float weight : rows) squares += double{weight} * weight;
+  storage.compensation = compensation;
+  const auto seen = static_cast<double>(statistics.rows);
+  return Candidate{std::move(storage),
+                   cost / seen + steps / 12 / static_cast<double>(statistics.sampled()) * squares};
+}
+
+}  // namespace
+
+bool is_linear(const recipe::Tensor& tensor) { return tensor.use == recipe::Use::kLinear; }
+
+std::vector<uint32_t> choose_side_columns(std::span<const float> sample, size_t columns,
+                                          size_t most) {
+  constexpr double kWorthIt = 0.01;  // of the squared ranges, for a column
+  const size_t rows = sample.size() / columns, depth = std::min(columns, most + 2);
+  // The columns of each row's greatest values, and of its least: [rows, 2, depth].
+  std::vector<uint32_t> extremes(rows * 2 * depth);
+  std::vector<uint32_t> order(columns);
+  std::iota(order.begin(), order.end(), 0);
+  for (size_t row = 0; row < rows; ++row) {
+    const float* const x = sample.data() + row * columns;
+    const auto rank = [&](auto before, size_t end) {
+      std::ranges::partial_sort(order, order.begin() + depth, before,
+                                [x](uint32_t column) { return std::pair(x[column], column); });
+      std::copy_n(order.begin(), depth, extremes.begin() + (2 * row + end) * depth);
+    };
+    rank(std::ranges::greater(), 0);
+    rank(std::ranges::less(), 1);
+  }
+  std::vector<bool> taken(columns);
+  std::vector<uint32_t> chosen;
+  while (chosen.size() < most) {
+    // Each row's range is what its two extremes make it: either is worth what the range would lose.
+    std::vector<double> worth(columns);
+    double squares = 0;
+    for (size_t row = 0; row < rows; ++row) {
+      const float* const x = sample.data() + row * columns;
+      uint32_t first[2] = {};
+      double value[2][2] = {};  // of the greatest that are left and the least: best and second
+      for (size_t end = 0; end < 2; ++end) {
+        size_t found = 0;
+        for (size_t i = 0; i < depth && found < 2; ++i) {
+          const uint32_t column = extremes[(2 * row + end) * depth + i];
+          if (taken[column]) continue;
+          if (found == 0) first[end] = column;
+          const double at = x[column];
+          value[end][found++] = end == 0 ? std::max(at, 0.0) : std::min(at, 0.0);
+        }
+      }
+      const auto square = [](double range) { return range * range; };
+      const double now = square(value[0][0] - value[1][0]);
+      worth[first[0]] += now - square(value[0][1] - value[1][0]);
+      worth[first[1]] += now - square(value[0][0] - value[1][1]);
+      squares += now;
+    }
+    const auto best = std::ranges::max_element(worth);
+    if (squares == 0 || *best < kWorthIt * squares) break;
+    const auto column = static_cast<uint32_t>(best - worth.begin());
+    chosen.push_back(column);
+    taken[column] = true;
+  }
+  std::ranges::sort(chosen);
+  return chosen;
+}
+
+Result<std::vector<Plan>> make_plans(const recipe::Model& model, const ConvertOptions& options,
+                                     const TensorSource& source, Calibration* calibration) {
+  std::vector<Plan> plans;
+  for (const recipe::Tensor& tensor : model.tensors) {
+    plans.push_back({type_for(tensor.use, options.weights)});
+  }
+  std::vector<bool> settled(plans.size());
+  for (const auto& [pattern, weights] : options.keep) {
+    bool fits = false;
+    std::string example;
+    for (size_t i = 0; i < plans.size(); ++i) {
+      const recipe::Tensor& tensor = model.tensors[i];
+      if (!is_linear(tensor) && tensor.use != recipe::Use::kHead) continue;
+      example = tensor.name;
+      if (fnmatch(pattern.c_str(), tensor.name.c_str(), 0) != 0) continue;
+      plans[i].type = type_of(weights);
+      fits = settled[i] = true;
+    }
+    if (!fits) {
+      return fail("--keep {}: fits no linear; the last one's name is {}", pattern, example);
+    }
+  }
+  for (size_t i = 0; i < plans.size(); ++i) {
+    if (plans[i].type != file::TensorType::q4 || !options.keep_grid) continue;
+    VOLVELLE_ASSIGN_OR_RETURN(const std::vector<float> rows,
+                              sample_rows(model.tensors[i], source, kSampleElements));
+    VOLVELLE_RETURN_IF_ERROR(find_grid(rows, model.tensors[i].columns, plans[i]));
+  }
+  if (options.bits) {
+    VOLVELLE_RETURN_IF_ERROR(mix(model, options, source, calibration, settled, plans));
+  }
+  return plans;
+}
+
+// Weights on a four-bit grid keep it. Others are rotated, so that they lose less and their
+// activations much less, unless that is measured to be no gain.
+Result<Storage> choose_form(const recipe::Model& model, size_t index, const Plan& plan,
+                            const TensorSource& source, const InputStatistics* statistics,
+                            const ThreadPool& threads) {
+  const recipe::Tensor& tensor = model.tensors[index];
+  const size_t columns = tensor.columns;
+  Storage storage{.type = plan.type, .minima = plan.minima};
+  const bool multiplied = is_linear(tensor) || tensor.use == recipe::Use::kHead ||
+                          model.head.weight == static_cast<int>(index);
+  // Rows that are only looked up are not worth the transform.
+  if (storage.type == file::TensorType::f32 || !multiplied) return storage;
+  if (plan.kept) {
+    if (statistics != nullptr) {
+      storage.side_columns =
+          choose_side_columns(statistics->sample, columns, most_side_columns(columns));
+    }
+    return storage;
+  }
+  Storage rotated = storage;
+  rotated.rotation = rotation_of(columns);
+  if (storage.type != file::TensorType::q4 || statistics == nullptr) {
+    return after_attention(model, index) ? storage : rotated;
+  }
+  // A side column is a byte more for each row: here they may add a twentieth of a bit.
+  storage.side_columns = choose_side_columns(statistics->sample, columns, columns / 160);
+  VOLVELLE_ASSIGN_OR_RETURN(const std::vector<float> rows,
+                            sample_rows(tensor, source, kSampleElements / 4));
+  VOLVELLE_ASSIGN_OR_RETURN(Candidate best, try_form(storage, rows, *statistics, threads));
+  if (rotated.rotation > 1) {
+    VOLVELLE_ASSIGN_OR_RETURN(Candidate other, try_form(rotated, rows, *statistics, threads));
+    if (other.error <= best.error) best = std::move(other);
+  }
+  return std::move(best.storage);
+}
+
+}  // namespace volvelle
