@@ -116,8 +116,9 @@ Result<double> relative_error(std::vector<float> rows, size_t columns,
   return size > 0 ? error / size : 0;
 }
 
-// Of a tensor that keeps its grid: each adds a byte to a row, all of them about 0.3 bits a weight.
-size_t most_side_columns(size_t columns) { return std::min(kMostSideColumns, columns / 27); }
+// Of a tensor that keeps its grid: each adds a byte to a row, all of them an eighth of a bit to a
+// weight.
+size_t most_side_columns(size_t columns) { return std::min(kMostSideColumns, columns / 64); }
 
 double bits_of(const recipe::Tensor& tensor, const Plan& plan) {
   const uint64_t rows = tensor.rows, columns = tensor.columns;
