@@ -79,9 +79,8 @@ void multiply_int8(const Int8Matrix& matrix, size_t panel, const uint8_t* codes,
   const size_t first = panel * kPanelOutputs;
   const size_t outputs = std::min(kPanelOutputs, matrix.outputs - first);
   y += first;
-  const auto tile = [&]<size_t count>() HWY_ATTR {
-    multiply_tile<count>(matrix, at, outputs, codes, means, y);
-  };
+  const auto tile = [&]<size_t count>()
+                        HWY_ATTR { multiply_tile<count>(matrix, at, outputs, codes, means, y); };
   for (; rows >= kTileRows; rows -= kTileRows) {
     tile.template operator()<kTileRows>();
     codes += kTileRows * matrix.inputs;

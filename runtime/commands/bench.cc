@@ -427,16 +427,16 @@ Result<> check_options(const BenchOptions& options, bool encodes, bool pair) {
                           std::initializer_list<const char*> others) -> Result<> {
     for (const char* option : others) {
       if (!std::ranges::contains(options.given, option)) continue;
-      return fail("{}: is {}, of which {} says nothing; {}", options.model, kind, option, apply);
+      return fail("{}: is {}, to which {} does not apply; {}", options.model, kind, option, apply);
     }
     return {};
   };
   if (pair) {
-    return refuse("an encoder-decoder", "--length is its source's and -n are new tokens",
+    return refuse("an encoder-decoder", "it takes --length, of its source, and -n",
                   {"-p", "-d", "--kv", "--context", "--batch"});
   }
   if (encodes) {
-    return refuse("an encoder", "--batch and --length are for encoders",
+    return refuse("an encoder", "it takes --batch and --length",
                   {"-p", "-n", "-d", "--kv", "--context"});
   }
   return refuse("a decoder", "--batch and --length are for encoders", {"--batch", "--length"});
