@@ -64,10 +64,10 @@ class Calibration::Watch final : public LinearObserver {
 Result<std::unique_ptr<Calibration>> Calibration::open(std::shared_ptr<const Model> model,
                                                        ThreadPool& pool, std::string_view text) {
   const Tokenizer* const tokenizer = model->tokenizer();
-  if (tokenizer == nullptr) return fail("there is no tokenizer to read a text with");
+  if (tokenizer == nullptr) return fail("{}: has no tokenizer to read a text with", model->path());
   const bool decodes = model->generates();
   if (decodes && model->encoder() != nullptr) {
-    return fail("decoders behind an encoder are not calibrated");
+    return fail("{}: its decoder reads what an encoder makes of a source", model->path());
   }
   const Stack& stack = decodes ? model->decoder() : *model->encoder();
   const size_t window = std::min(kWindow, stack.position_limit);

@@ -1,5 +1,7 @@
 #include "converter/convert.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <filesystem>
@@ -273,27 +275,31 @@ Result<flatbuffers::Offset<file::Tokenizer>> write_tokenizer(
                          });
 }
 
-// The model in eight bits, run on the text that calibrates. The file is gone as soon as it is
-// mapped.
-Result<std::unique_ptr<Calibration>> calibrate(const ConvertOptions& options, ThreadPool& threads,
+// The model in eight bits, which reads the text that calibrates; null, with a notice, where it
+// cannot. Its file is gone as soon as it is mapped.
+Result<std::unique_ptr<Calibration>> calibrate(const ConvertOptions& options, bool tokenizer,
+                                               bool translates, ThreadPool& threads,
                                                ConvertReport& report) {
+  const auto refuse = [&](const std::string& reason) {
+    report.notices.push_back("rounded without a text to calibrate on: " + reason);
+    return nullptr;
+  };
+  if (!tokenizer) return refuse("there is no tokenizer to read one with");
+  if (translates) return refuse("that is not done to a decoder behind an encoder yet");
   ConvertOptions plain = options;
-  plain.output += ".calibration";
+  plain.output = std::format("{}.calibration-{}", options.output, getpid());
   plain.weights = WeightType::kQ8;
   plain.calibration = "";
   plain.bits = {};
   plain.keep = {};
-  plain.force = true;
   VOLVELLE_RETURN_IF_ERROR(convert(plain, threads));
   auto model = Model::load(plain.output);
   std::error_code ignored;
   std::filesystem::remove(plain.output, ignored);
   VOLVELLE_RETURN_IF_ERROR(model);
   auto calibration = Calibration::open(*std::move(model), threads, options.calibration);
-  if (calibration) return calibration;
-  report.notices.push_back(
-      std::format("rounded without calibration: {}", calibration.error().message));
-  return nullptr;
+  if (!calibration) return refuse(calibration.error().message);
+  return calibration;
 }
 
 // How far the scaling reaches; nothing where there is none to apply.
@@ -439,7 +445,8 @@ Result<ConvertReport> convert(const ConvertOptions& options, ThreadPool& threads
 
   std::unique_ptr<Calibration> calibration;
   if (options.weights == WeightType::kQ4 && !options.calibration.empty()) {
-    VOLVELLE_ASSIGN_OR_RETURN(calibration, calibrate(options, threads, report));
+    VOLVELLE_ASSIGN_OR_RETURN(calibration, calibrate(options, opened.tokenizer.has_value(),
+                                                     model.encoder.has_value(), threads, report));
   }
   VOLVELLE_ASSIGN_OR_RETURN(ModelWriter writer, ModelWriter::create(options.output, options.force));
   VOLVELLE_ASSIGN_OR_RETURN(std::vector<StoredTensor> tensors,

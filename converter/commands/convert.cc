@@ -1,5 +1,7 @@
 #include "converter/commands/convert.h"
 
+#include <unistd.h>
+
 #include <charconv>
 #include <filesystem>
 #include <map>
@@ -132,11 +134,10 @@ std::string read_keep(const std::string& text, ConvertOptions& options) {
 Result<std::shared_ptr<const Model>> float_model(const ConvertOptions& options,
                                                  ThreadPool& threads) {
   ConvertOptions plain{.source = options.source,
-                       .output = options.output + ".reference",
+                       .output = std::format("{}.reference-{}", options.output, getpid()),
                        .weights = WeightType::kF32,
                        .context = options.context,
                        .scaling = options.scaling,
-                       .force = true,
                        .ignored_keys = options.ignored_keys};
   VOLVELLE_RETURN_IF_ERROR(convert(plain, threads));
   auto model = Model::load(plain.output);
@@ -173,6 +174,7 @@ Result<void> report_cost(const Options& options, ThreadPool& threads,
                                      .text = text,
                                      .text_name = name,
                                      .lengths = {std::min(window, model->decoder().context)},
+                                     .cache = CacheType::kF32,
                                      .linears = true},
                                     threads));
   json = to_json(report);
@@ -197,6 +199,9 @@ Result<> run(Options& options) {
     report = convert(options.convert, threads);
   }
   VOLVELLE_RETURN_IF_ERROR(report);
+  if (options.convert.weights != WeightType::kQ4 && !options.calibrate.empty()) {
+    report->notices.push_back("--calibrate serves q4 alone");
+  }
   for (const std::string& notice : report->notices) print_notice(notice);
   nlohmann::ordered_json json = to_json(*report, options.convert.output);
   if (!options.json) print_text(*report, options.convert.output);

@@ -53,8 +53,9 @@ void add_perplexity_command(Program& program) {
        "token; each window starts from an empty cache and every prediction in it counts. The "
        "interval is a bootstrap\n"
        "over windows. --against adds the divergence KL(OTHER || M) of every prediction, over the "
-       "longest windows, and\n"
-       "--linears how far the outputs of each linear are from OTHER's on the same inputs."},
+       "longest windows and with\n"
+       "a float cache for OTHER, and --linears how far the outputs of each linear are from "
+       "OTHER's on the same inputs."},
       [options] { return measure(*options); });
   PerplexityOptions& o = *options;
   add_model_option(command, o.model);

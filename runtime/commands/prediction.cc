@@ -263,7 +263,7 @@ Result<std::vector<PredictionReport::LinearError>> linear_errors(const Predictio
   VOLVELLE_ASSIGN_OR_RETURN(
       const std::unique_ptr<Session> session,
       Session::open(options.reference, pool,
-                    {.cache = options.cache, .context = tokens.size(), .observer = &watch}));
+                    {.cache = CacheType::kF32, .context = tokens.size(), .observer = &watch}));
   VOLVELLE_RETURN_IF_ERROR(session->feed(tokens));
   return watch.errors();
 }
@@ -323,7 +323,9 @@ Result<PredictionReport> predict(const PredictionOptions& options, ThreadPool& p
           options.reference->path(), options.reference->vocabulary(), model.vocabulary(),
           model.path());
     }
-    VOLVELLE_ASSIGN_OR_RETURN(reference, Session::open(options.reference, pool, session_options));
+    SessionOptions exact = session_options;
+    exact.cache = CacheType::kF32;
+    VOLVELLE_ASSIGN_OR_RETURN(reference, Session::open(options.reference, pool, exact));
   }
 
   Evaluation evaluation(*session, reference.get(), pool, model.vocabulary());

@@ -25,7 +25,7 @@ struct PredictionOptions {
   std::string text;
   std::string text_name;        // for errors
   std::vector<size_t> lengths;  // of windows, in tokens; empty: 512, or what the model reaches
-  CacheType cache = CacheType::kQ8;
+  CacheType cache = CacheType::kQ8;  // of the model; the reference's is float
   size_t context = 0;    // of the sessions, at least
   bool linears = false;  // measure each linear against the reference's
 };
