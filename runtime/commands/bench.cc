@@ -13,6 +13,7 @@
 #include "platforms/memory.h"
 #include "runtime/commands/compute.h"
 #include "runtime/commands/machine_limits.h"
+#include "runtime/commands/parts.h"
 #include "runtime/commands/runtime_commands.h"
 #include "runtime/commands/sentences.h"
 
@@ -33,7 +34,7 @@ struct BenchOptions {
   std::vector<std::string> given;        // of those options that not every kind of model has
   size_t repeats = 5;
   bool json = false;
-  bool sweep_threads = false;
+  bool sweep_threads = false, micro = false;
   size_t sustain = 0;  // seconds
   ComputeOptions compute;
 };
@@ -442,6 +443,62 @@ Result<> check_options(const BenchOptions& options, bool encodes, bool pair) {
   return refuse("a decoder", "--batch and --length are for encoders", {"--batch", "--length"});
 }
 
+// Where the time goes, part by part, on one thread.
+Result<> time_all_parts(const BenchOptions& options, const Model& model) {
+  const size_t depth = *std::ranges::max_element(options.depths);
+  const size_t chunk = std::max<size_t>(options.prompt, 1);
+  VOLVELLE_ASSIGN_OR_RETURN(const std::vector<PartTime> parts,
+                            time_parts(model, options.compute.kv, depth, chunk));
+  VOLVELLE_ASSIGN_OR_RETURN(const ThreadPool pool, ThreadPool::make(1));
+  const double read = measure_read_bandwidth(pool), peak = measure_int8_peak(pool);
+  double decode = 0, prefill = 0;
+  for (const PartTime& part : parts) decode += part.decode, prefill += part.prefill;
+  ordered_json json = {{"model", options.model},
+                       {"kv", name_of(options.compute.kv)},
+                       {"depth", depth},
+                       {"chunk", chunk},
+                       {"machine", {{"read_gb_per_s", read / 1e9}, {"int8_gops", peak / 1e9}}},
+                       {"parts", ordered_json::array()}};
+  if (!options.json) {
+    print("one thread, cache {}, {} tokens in it; microseconds a token, of all layers\n\n",
+          name_of(options.compute.kv), depth);
+    print("{:<24} {:>9} {:>7} {:>9}   {:>9} {:>7} {:>9}\n", "", "decode", "share", "of limit",
+          "prefill", "share", "of limit");
+  }
+  for (const PartTime& part : parts) {
+    const auto of_limit = [](double work, double seconds, double limit) -> std::optional<double> {
+      if (work == 0 || seconds == 0 || limit == 0) return std::nullopt;
+      return work / seconds / limit;
+    };
+    const auto reading = of_limit(part.bytes, part.decode, read);
+    const auto summing = of_limit(part.operations, part.prefill, peak);
+    json["parts"].push_back({{"name", part.name},
+                             {"decode_us", part.decode * 1e6},
+                             {"decode_share", part.decode / decode},
+                             {"decode_fraction_of_limit", nullptr},
+                             {"prefill_us", part.prefill * 1e6},
+                             {"prefill_share", part.prefill / prefill},
+                             {"prefill_fraction_of_limit", nullptr}});
+    if (reading) json["parts"].back()["decode_fraction_of_limit"] = *reading;
+    if (summing) json["parts"].back()["prefill_fraction_of_limit"] = *summing;
+    if (options.json) continue;
+    const auto percent = [](const std::optional<double>& part) {
+      return part ? std::format("{:.0f} %", 100 * *part) : std::string("-");
+    };
+    print("{:<24} {:>9.1f} {:>5.1f} % {:>9}   {:>9.2f} {:>5.1f} % {:>9}\n", part.name,
+          part.decode * 1e6, 100 * part.decode / decode, percent(reading), part.prefill * 1e6,
+          100 * part.prefill / prefill, percent(summing));
+  }
+  if (options.json) {
+    print("{}\n", to_text(json));
+    return {};
+  }
+  print("{:<24} {:>9.1f} {:>17}   {:>9.2f}\n\n", "together", decode * 1e6, "", prefill * 1e6);
+  print("limits: {:.1f} GB/s of reading weights and cache, {:.0f} int8 GOPS\n", read / 1e9,
+        peak / 1e9);
+  return {};
+}
+
 Result<> bench(const BenchOptions& options) {
   const double start = monotonic_seconds();
   VOLVELLE_ASSIGN_OR_RETURN(const std::shared_ptr<const Model> model,
@@ -449,6 +506,7 @@ Result<> bench(const BenchOptions& options) {
   const bool encodes = model->encoder() != nullptr;
   const bool pair = encodes && model->generates();
   VOLVELLE_RETURN_IF_ERROR(check_options(options, encodes, pair));
+  if (options.micro) return time_all_parts(options, *model);
   if (options.sweep_threads) return sweep_threads(options, model);
   VOLVELLE_ASSIGN_OR_RETURN(ThreadPool pool, make_pool(options.compute));
   if (options.sustain > 0) {
@@ -534,6 +592,7 @@ void add_bench_command(Program& program) {
        "  volvelle bench model.vvl -r 9 --json > bench.json\n"
        "  volvelle bench model.vvl --sweep-threads -p 128 -n 32 -r 3\n"
        "  volvelle bench model.vvl --sustain 300\n"
+       "  volvelle bench model.vvl --micro -d 1024\n"
        "  volvelle bench encoder.vvl --batch 1,32 --length 32,128\n"
        "  volvelle bench translator.vvl --length 64 -n 64\n\n"
        "Tokens a second, or sentences of an encoder: the median, least and most of the "
@@ -578,14 +637,18 @@ void add_bench_command(Program& program) {
       ->check(between(size_t{1}, size_t{1000}))
       ->type_name("N");
   command.add_flag("--json", o.json, "Write one JSON object");
+  auto* const micro = command.add_flag(
+      "--micro", o.micro, "Time each part of a decoder alone, beside the machine's limits");
   auto* const sweep =
       command.add_flag("--sweep-threads", o.sweep_threads,
-                       "Measure with 1, 2, … threads, and say which number is fastest");
+                       "Measure with 1, 2, … threads, and say which number is fastest")
+          ->excludes(micro);
   command
       .add_option("--sustain", o.sustain,
                   "Decode for so long, and tell the speed over time: boards slow down as they heat")
       ->check(between(size_t{1}, size_t{86400}))
       ->excludes(sweep)
+      ->excludes(micro)
       ->type_name("SECONDS");
   add_compute_options(command, o.compute);
   command.parse_complete_callback([options, &command] {
