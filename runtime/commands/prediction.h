@@ -23,11 +23,11 @@ struct PredictionOptions {
   std::shared_ptr<const Model> model;
   std::shared_ptr<const Model> reference;  // of the same checkpoint; null: none
   std::string text;
-  std::string text_name;        // for errors
-  std::vector<size_t> lengths;  // of windows, in tokens; empty: 512, or what the model reaches
+  std::string text_name;             // for errors
+  std::vector<size_t> lengths;       // of windows, in tokens; empty: 512, or what the model reaches
   CacheType cache = CacheType::kQ8;  // of the model; the reference's is float
-  size_t context = 0;    // of the sessions, at least
-  bool linears = false;  // measure each linear against the reference's
+  size_t context = 0;                // of the sessions, at least
+  bool linears = false;              // measure each linear against the reference's
 };
 
 struct PredictionReport {
