@@ -19,6 +19,8 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 root=$work/root
 mkdir -p "$root/tmp" "$root/proc" "$root/sys"
+# As base-files has them.
+for folder in bin lib lib64 sbin; do mkdir -p "$root/usr/$folder" && ln -s "usr/$folder" "$root/$folder"; done
 
 # The packages that a .deb pulls in where nothing is installed, unpacked; no script of theirs runs.
 unpack_with_dependencies() {  # DEB ARCHITECTURE
@@ -62,9 +64,10 @@ fi
 
 run() {  # in a mount namespace of its own, with what the kernel tells
   # shellcheck disable=SC2016  # expanded inside
-  unshare --mount --propagation private bash -c '
+  unshare --mount --propagation unchanged bash -c '
     root=$1
     shift
+    mount --make-rprivate / 2>/dev/null || true  # a chroot has nothing there that is mounted
     mount --rbind /proc "$root/proc" && mount --rbind /sys "$root/sys" && exec chroot "$root" "$@"
   ' run "$root" "${emulator[@]}" "${volvelle[@]}" "$@"
 }
@@ -138,15 +141,19 @@ footprint() {
   [ "$what" = amd64 ] || options=("-DCMAKE_TOOLCHAIN_FILE=$PWD/platforms/arm64/toolchain.cmake")
   platforms/debian/build.sh "$build-runtime" "${options[@]}" -DCMAKE_BUILD_TYPE=Release -DVOLVELLE_CONVERTER=OFF \
     volvelle volvelle_archive || return 1
-  local program library
-  program=$(stripped "$build-runtime/volvelle") library=$(stripped "$build-runtime/libvolvelle.a")
+  local program library compiler=g++
+  [ "$what" = amd64 ] || compiler=aarch64-linux-gnu-g++
+  # All of the library, once: in an archive every file has its own copies of templates.
+  "$compiler" -shared -o "$work/libvolvelle.so" -Wl,--whole-archive "$build-runtime/libvolvelle.a" \
+    -Wl,--no-whole-archive || return 1
+  program=$(stripped "$build-runtime/volvelle") library=$(stripped "$work/libvolvelle.so")
   for name in XNNPACK cpuinfo pthreadpool hwy pcre2-8 utf8proc; do
     file=$(find "$root/usr/lib/$triple" /usr/lib/"$triple" -name "lib$name.so*" -type f 2>/dev/null | head -n 1)
     bytes=$([ -n "$file" ] && stripped "$file" || echo 0)
     printf '  %-22s %9d bytes\n' "$name" "$bytes"
     sum=$((sum + bytes))
   done
-  printf '  %-22s %9d bytes\n' "volvelle, runtime only" "$program" "libvolvelle.a" "$library" "together" $((sum + program))
+  printf '  %-22s %9d bytes\n' "volvelle, runtime only" "$program" libvolvelle "$library" together $((sum + program))
   [ "$program" -le 1500000 ] && [ "$library" -le 1500000 ] && [ $((sum + program)) -le $most ]
 }
 if [ "$what" != folder ]; then check "it is as small as promised" footprint; fi

@@ -39,7 +39,8 @@ function(compressed name text)
   execute_process(COMMAND ${GZIP} -9nf ${PROJECT_BINARY_DIR}/${name} COMMAND_ERROR_IS_FATAL ANY)
 endfunction()
 string(TIMESTAMP today "%a, %d %b %Y %H:%M:%S +0000" UTC)
-set(maintainer "The Volvelle authors <volvelle@localhost.localdomain>")
+set(VOLVELLE_MAINTAINER "The Volvelle authors <volvelle@localhost.localdomain>" CACHE STRING "Who answers for the packages")
+set(maintainer "${VOLVELLE_MAINTAINER}")
 file(READ ${package}/volvelle.1 manual)
 compressed(volvelle.1 "${manual}")
 install(FILES ${PROJECT_BINARY_DIR}/volvelle.1.gz DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 COMPONENT volvelle)
@@ -59,6 +60,7 @@ endforeach()
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGE_NAME volvelle)
 set(CPACK_PACKAGE_CONTACT "${maintainer}")
+set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "inference runtime for transformers on small devices")
 set(CPACK_STRIP_FILES ON)
 set(CPACK_INSTALL_DEFAULT_DIRECTORY_PERMISSIONS
   OWNER_READ OWNER_WRITE OWNER_EXECUTE GROUP_READ GROUP_EXECUTE WORLD_READ WORLD_EXECUTE)
@@ -73,14 +75,13 @@ endif()
 set(CPACK_DEBIAN_VOLVELLE_PACKAGE_NAME volvelle)
 set(CPACK_DEBIAN_VOLVELLE_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_VOLVELLE_PACKAGE_SHLIBDEPS ON)
-set(CPACK_COMPONENT_VOLVELLE_DESCRIPTION "inference runtime for transformers on small devices
-Runs language models and encoders on the processor of a board, a phone or a
+set(CPACK_COMPONENT_VOLVELLE_DESCRIPTION "Runs language models and encoders on the processor of a board, a phone or a
 PC. Its converter reads published checkpoints (Hugging Face folders, GGUF) and
 bakes their positions into tables; the runtime executes blocks.")
 set(CPACK_DEBIAN_DEV_PACKAGE_NAME libvolvelle-dev)
 set(CPACK_DEBIAN_DEV_PACKAGE_SECTION libdevel)
 set(CPACK_DEBIAN_DEV_PACKAGE_DEPENDS "libxnnpack-dev, libpthreadpool-dev, libhwy-dev, libflatbuffers-dev, libpcre2-dev, libutf8proc-dev, libxxhash-dev")
-set(CPACK_COMPONENT_DEV_DESCRIPTION "inference runtime for transformers (development files)
-The static library and C++ headers of Volvelle's runtime, which loads converted
-models and computes tokens and vectors, with files for CMake and pkg-config.")
+set(CPACK_COMPONENT_DEV_DESCRIPTION "These are its development files: the static library and C++ headers of the
+runtime, which loads converted models and computes tokens and vectors, with
+files for CMake and pkg-config.")
 include(CPack)
