@@ -22,9 +22,9 @@ Result<LinearScratch> LinearScratch::make(size_t rows, size_t columns, size_t th
   VOLVELLE_ASSIGN_OR_RETURN(scratch.side_,
                             AlignedBuffer::make(rows * kMostSideColumns * sizeof(float)));
   VOLVELLE_ASSIGN_OR_RETURN(scratch.codes_, AlignedBuffer::make(rows * columns + XNN_EXTRA_BYTES));
-  VOLVELLE_ASSIGN_OR_RETURN(scratch.params_,
-                            AlignedBuffer::make((rows + XNN_EXTRA_QUANTIZATION_PARAMS) *
-                                                sizeof(RowCode)));
+  VOLVELLE_ASSIGN_OR_RETURN(
+      scratch.params_,
+      AlignedBuffer::make((rows + XNN_EXTRA_QUANTIZATION_PARAMS) * sizeof(RowCode)));
   return scratch;
 }
 
@@ -67,13 +67,11 @@ Result<void> LinearOperator::prepare(const float* x, size_t rows, float* y,
       break;
     case TensorType::kQ8:
       step(xnn_reshape_fully_connected_nc_qd8_f32_qc8w, multiply, rows, pool.native());
-      step(xnn_setup_fully_connected_nc_qd8_f32_qc8w, multiply, scratch.codes(), y,
-           params);
+      step(xnn_setup_fully_connected_nc_qd8_f32_qc8w, multiply, scratch.codes(), y, params);
       break;
     case TensorType::kQ4:
       step(xnn_reshape_fully_connected_nc_qd8_f32_qb4w, multiply, rows, pool.native());
-      step(xnn_setup_fully_connected_nc_qd8_f32_qb4w, multiply, scratch.codes(), y,
-           params);
+      step(xnn_setup_fully_connected_nc_qd8_f32_qb4w, multiply, scratch.codes(), y, params);
       break;
   }
   if (status != xnn_status_success)

@@ -90,9 +90,12 @@ size_t scale_count(TensorType type, size_t inputs, size_t outputs) {
 
 }  // namespace
 
-// Outputs are padded to whole tiles, of 16 at most; each has its bias, and int8 and int4 ones the
-// sum of their codes, which the activations' zero point multiplies.
+// For XNNPACK, outputs are padded to whole tiles, of 16 at most; each has its bias, and int8 and
+// int4 ones the sum of their codes, which the activations' zero point multiplies.
 size_t packed_bytes_of(const Tensor& weight) {
+  if (PackedWeights::takes_panels(weight)) {
+    return Int8Matrix{.inputs = weight.columns, .outputs = weight.rows}.bytes();
+  }
   const size_t outputs = (weight.rows + 15) / 16 * 16, inputs = weight.padded_columns();
   switch (weight.type) {
     case TensorType::kF32:

@@ -40,14 +40,14 @@ using XnnOperator = std::unique_ptr<xnn_operator, DeleteOperator>;
 
 // What multiplies by a weight.
 struct PackedLinear {
-  XnnOperator xnn;              // null: products of our own
-  size_t panels = 0;            // the number of theirs among the packed weights
+  XnnOperator xnn;    // null: products of our own
+  size_t panels = 0;  // the number of theirs among the packed weights
 };
 
 // What an XNNPACK status means, to end a sentence.
 std::string_view describe(xnn_status status);
 
-// Bytes that XNNPACK packs a linear's weight into, with a bias; within a per cent.
+// Bytes that a linear's weight is packed into, with a bias; within a per cent.
 size_t packed_bytes_of(const Tensor& weight);
 
 // The name of the file beside a model: "m.vvlpack" for "m.vvl". `part` tells stacks of one model

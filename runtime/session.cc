@@ -96,7 +96,9 @@ Result<void> check_memory(const Model& model, ThreadPool& pool, const SessionOpt
   const uint64_t beside =
       kBesideSession + (left->limit == kAddressSpace ? PackedWeights::kPartBytes : 0);
   const uint64_t room = left->bytes > beside ? left->bytes - beside : 0;
-  const uint64_t fixed = plan.packed + plan.scratch;
+  // Weights in a file of their own can be dropped from memory, not from the address space.
+  const bool dropped = model.packed_in() == PackedIn::kFile && left->limit != kAddressSpace;
+  const uint64_t fixed = (dropped ? 0 : plan.packed) + plan.scratch;
   const auto fits = [&](uint64_t cache) { return fixed <= room && cache <= room - fixed; };
   if (fits(plan.cache)) return {};
   size_t longest = 0;

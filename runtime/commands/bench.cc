@@ -639,10 +639,10 @@ void add_bench_command(Program& program) {
   command.add_flag("--json", o.json, "Write one JSON object");
   auto* const micro = command.add_flag(
       "--micro", o.micro, "Time each part of a decoder alone, beside the machine's limits");
-  auto* const sweep =
-      command.add_flag("--sweep-threads", o.sweep_threads,
-                       "Measure with 1, 2, … threads, and say which number is fastest")
-          ->excludes(micro);
+  auto* const sweep = command
+                          .add_flag("--sweep-threads", o.sweep_threads,
+                                    "Measure with 1, 2, … threads, and say which number is fastest")
+                          ->excludes(micro);
   command
       .add_option("--sustain", o.sustain,
                   "Decode for so long, and tell the speed over time: boards slow down as they heat")

@@ -90,9 +90,9 @@ Result<std::vector<PartTime>> time_parts(const Model& model, CacheType cache_typ
   for (const Block& block : stack.blocks) {
     const Attention& attention = block.attention;
     const Expert& expert = block.feed_forward.experts.front();
-    widest = std::max({widest, attention.qkv.weight->padded_columns(),
-                       attention.output.weight->padded_columns(),
-                       expert.gate_up.weight->padded_columns(), expert.down.weight->padded_columns()});
+    widest = std::max(
+        {widest, attention.qkv.weight->padded_columns(), attention.output.weight->padded_columns(),
+         expert.gate_up.weight->padded_columns(), expert.down.weight->padded_columns()});
     qkv = std::max(qkv, attention.qkv.outputs());
     attended = std::max(attended, attention.query_width());
     outputs = std::max({outputs, qkv, expert.gate_up.outputs()});
@@ -153,10 +153,10 @@ Result<std::vector<PartTime>> time_parts(const Model& model, CacheType cache_typ
     const Attention& attention = stack.blocks[layer].attention;
     const AttentionShape shape = attention_shape(attention);
     const CacheView& view = cache.layer(layer);
-    for (size_t slot = 0; slot < std::min(view.slots, depth + chunk); ++slot) {
-      for (size_t kv_head = 0; kv_head < attention.kv_heads; ++kv_head) {
-        store_key(view, shape, kv_head, slot, x.data() + slot % 64);
-        store_value(view, shape, kv_head, slot, x.data() + slot % 61);
+    for (size_t kv_head = 0; kv_head < attention.kv_heads; ++kv_head) {
+      for (size_t slot = 0; slot < std::min(view.slots, depth + chunk); ++slot) {
+        store_keys(view, shape, kv_head, slot, 1, x.data() + slot % 64, 0);
+        store_values(view, shape, kv_head, slot, 1, x.data() + slot % 61, 0);
       }
     }
   }
@@ -187,12 +187,14 @@ Result<std::vector<PartTime>> time_parts(const Model& model, CacheType cache_typ
   time_layers("storing keys and values", [&](const Block& block, size_t layer, size_t rows) {
     const AttentionShape shape = attention_shape(block.attention);
     const CacheView& view = cache.layer(layer);
+    const size_t stride = block.attention.qkv.outputs(), slot = depth % view.slots;
+    const size_t before_end = std::min(rows, view.slots - slot);  // of a ring
     for (size_t kv_head = 0; kv_head < shape.kv_heads; ++kv_head) {
-      for (size_t t = 0; t < rows; ++t) {
-        const float* row = x.data() + t * block.attention.qkv.outputs();
-        store_key(view, shape, kv_head, (depth + t) % view.slots, row);
-        store_value(view, shape, kv_head, (depth + t) % view.slots, row);
-      }
+      const float* const rest = x.data() + before_end * stride;
+      store_keys(view, shape, kv_head, slot, before_end, x.data(), stride);
+      store_values(view, shape, kv_head, slot, before_end, x.data(), stride);
+      store_keys(view, shape, kv_head, 0, rows - before_end, rest, stride);
+      store_values(view, shape, kv_head, 0, rows - before_end, rest, stride);
     }
   });
   const bool rotates = std::ranges::any_of(

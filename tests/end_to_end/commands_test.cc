@@ -421,6 +421,52 @@ TEST_CASE("a seed draws the same tokens every time, and seeds differ") {
   CHECK(draw("3") != draw("4"));
 }
 
+// A prompt that repeats itself, as what a tiny model says soon does too.
+TEST_CASE("guessing tokens changes nothing of what is written") {
+  size_t guessing = 0;
+  for (const std::vector<std::string>& sampling : {std::vector<std::string>{},
+                                                   {"--temperature", "0.7", "--seed", "5"},
+                                                   {"--repeat-penalty", "1.2", "--kv", "f16"},
+                                                   {"--chunk", "2"}}) {
+    std::vector<std::string> arguments = {
+        "run", models().plain, "--tokens", "5,6,7,8,9,5,6,7,8,9,5,6,7", "--ids", "-n",
+        "48",  "--ignore-eos", "--stats"};
+    arguments.insert(arguments.end(), sampling.begin(), sampling.end());
+    const Ran guessed = run_program(arguments);
+    arguments.push_back("--no-speculate");
+    const Ran plain = run_program(arguments);
+    CHECK(plain.status == 0);
+    CHECK(std::ranges::count(plain.out, ' ') == 47);
+    CHECK(guessed.out == plain.out);
+    guessing += guessed.err.contains("tokens were right");
+    CHECK_FALSE(plain.err.contains("tokens were right"));
+  }
+  CHECK(guessing >= 2);  // what is drawn need not repeat itself
+}
+
+TEST_CASE("packed weights are kept in a file beside the model unless memory is asked for") {
+  const TemporaryFolder folder;
+  const std::string model = folder / "m.vvl";
+  REQUIRE(
+      run_program({"convert", golden().source.string(), "-o", model, "--weights", "q8"}).status ==
+      0);
+  const auto run = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), {"run", model, "--tokens", "5,6,7", "--ids", "-n", "8"});
+    const Ran ran = run_program(more);
+    CHECK(ran.status == 0);
+    return ran.out;
+  };
+  const std::string expected = run({"--pack", "memory"});
+  CHECK_FALSE(std::filesystem::exists(folder / "m.vvlpack"));
+  CHECK(run({}) == expected);
+  CHECK(std::filesystem::exists(folder / "m.vvlpack"));
+  CHECK(run({}) == expected);
+  const std::string packed = read_file(folder / "m.vvlpack");
+  folder.write("m.vvlpack", packed.substr(0, packed.size() / 2));
+  CHECK(run({"--pack", "file"}) == expected);
+  CHECK(read_file(folder / "m.vvlpack") == packed);
+}
+
 TEST_CASE(
     "tokens that the model does not have and prompts that do not fit are refused before "
     "computing") {
@@ -797,6 +843,33 @@ TEST_CASE("bench --json has every field of its contract") {
     CHECK(result["tokens_per_s"]["median"] <= result["tokens_per_s"]["max"]);
     CHECK(result["fraction_of_limit"] > 0);  // above 1 too: this model lies in the caches
   }
+}
+
+TEST_CASE("bench --micro tells what each part of a decoder takes, and of which limit") {
+  const json told =
+      run_program({"bench", models().plain, "--micro", "-p", "8", "-d", "16", "--json"}).json();
+  CHECK(told["depth"] == 16);
+  CHECK(told["chunk"] == 8);
+  std::map<std::string, json> parts;
+  double decode = 0, prefill = 0;
+  for (const json& part : told["parts"]) {
+    parts[part["name"]] = part;
+    CHECK(part["decode_us"] > 0);
+    decode += part["decode_share"].get<double>();
+    prefill += part["prefill_share"].get<double>();
+  }
+  CHECK(decode == doctest::Approx(1));
+  CHECK(prefill == doctest::Approx(1));
+  for (const char* name :
+       {"q, k and v", "attention's output", "gate and up", "down", "head", "attention",
+        "storing keys and values", "rotating q and k", "norms", "activation"}) {
+    CAPTURE(name);
+    CHECK(parts.contains(name));
+  }
+  CHECK(parts["down"]["decode_fraction_of_limit"] > 0);
+  CHECK(parts["down"]["prefill_fraction_of_limit"] > 0);
+  CHECK(parts["norms"]["decode_fraction_of_limit"].is_null());
+  check_refused(run_program({"bench", models().plain, "--micro", "--sustain", "1"}), 2, "--micro");
 }
 
 TEST_CASE("bench --sweep-threads measures every number of threads and names the fastest") {

@@ -426,7 +426,8 @@ TEST_CASE("classify prints values of a regression, and of labels that go togethe
     const json values = classify("multi_label_classification", labels);
     REQUIRE(values.size() == static_cast<size_t>(labels));
     for (const json& value : values) {
-      const float logit = logits[std::ranges::find(names, value["label"].get<std::string>()) - names.begin()];
+      const float logit =
+          logits[std::ranges::find(names, value["label"].get<std::string>()) - names.begin()];
       CHECK(std::abs(value["logit"].get<float>() - logit) <= tolerance);
       // The sigmoid's slope is at most 1/4.
       CHECK(std::abs(value["probability"].get<double>() - 1 / (1 + std::exp(-double{logit}))) <=
