@@ -17,6 +17,7 @@ import tempfile
 from pathlib import Path
 
 PREFILL, DECODE = 512, 64
+SYMMETRIC = "q4 symmetric"
 
 CTRANSLATE2 = """
 import json, sys, time
@@ -61,11 +62,13 @@ def processor():
 class Volvelle:
     """One .vvl file of the program under test."""
 
-    def __init__(self, program, checkpoint, weights, context, folder):
-        self.name, self.rival = f"Volvelle {weights}", weights
-        self.program, self.file = program, folder / f"{weights}.vvl"
+    def __init__(self, program, checkpoint, name, context, folder):
+        self.name, self.program = f"Volvelle {name}", program
+        self.file = folder / f"{name.replace(' ', '-')}.vvl"
         options = ["--context", context] if context else []
-        run([program, "convert", checkpoint, "--weights", weights, "-o", self.file, *options])
+        if name == SYMMETRIC:  # as a q4_0 is: no minima of blocks, no inputs that are not rounded
+            options += ["--no-keep-grid", "--calibrate", "none"]
+        run([program, "convert", checkpoint, "--weights", name.split()[0], "-o", self.file, *options])
         self.version = run([program, "--version"]).strip()
 
     def measure(self, threads, depths):
@@ -80,7 +83,8 @@ class LlamaCpp:
 
     def __init__(self, file, weights, flash, cache):
         self.name = f"llama.cpp {weights}, fa {flash}, {cache} cache"
-        self.peer, self.rival = f"llama.cpp {weights}", {"q4_0": "q4", "q8_0": "q8"}[weights]
+        self.peer = f"llama.cpp {weights}"
+        self.rival = {"q4_0": SYMMETRIC, "q8_0": "q8"}[weights]
         self.file, self.flash, self.cache, self.version = file, flash, cache, "llama.cpp"
 
     def measure(self, threads, depths):
@@ -103,6 +107,10 @@ class CTranslate2:
         self.rival, self.python, self.folder, self.version = "q8", python, folder / "ctranslate2", "CTranslate2"
         converter = Path(python).parent / "ct2-transformers-converter"
         run([converter, "--model", source, "--output_dir", self.folder, "--quantization", "int8"])
+        # It refuses what it has written itself where the tokenizer names no such token.
+        path, words = self.folder / "config.json", json.loads((self.folder / "vocabulary.json").read_text())
+        config = json.loads(path.read_text())
+        path.write_text(json.dumps({key: words[0] if value is None else value for key, value in config.items()}))
 
     def measure(self, threads, depths):
         if 0 not in depths:
@@ -115,7 +123,7 @@ class CTranslate2:
 def contestants(options, folder):
     deepest = max(options.depths) + PREFILL + DECODE
     context = deepest if deepest > options.context else 0
-    found = [Volvelle(options.volvelle, options.checkpoint, weights, context, folder) for weights in ("q4", "q8")]
+    found = [Volvelle(options.volvelle, options.checkpoint, weights, context, folder) for weights in ("q4", SYMMETRIC, "q8")]
     if shutil.which("llama-bench") and shutil.which("llama-quantize"):
         for weights in ("q4_0", "q8_0"):
             file = folder / f"{weights}.gguf"
