@@ -66,6 +66,10 @@ MappedFile::~MappedFile() {
   if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
 }
 
+void MappedFile::expect_random() const {
+  (void)::madvise(const_cast<std::byte*>(data_), size_, MADV_RANDOM);
+}
+
 void MappedFile::prefer_large_pages() const {
 #ifdef MADV_HUGEPAGE
   (void)::madvise(const_cast<std::byte*>(data_), size_, MADV_HUGEPAGE);

@@ -41,6 +41,10 @@ class MappedFile {
   Result<> advise_willneed(size_t offset, size_t length) const;
   Result<> drop(size_t offset, size_t length) const;
 
+  // Tells the system to read only what is touched, where it would read megabytes around it, but for
+  // ranges that advise_willneed names.
+  void expect_random() const;
+
   // Asks for pages of 2 MiB, which save address translation over a file that is read densely: Linux
   // 6.16 gives them on ext4 where it has to read the file's bytes.
   void prefer_large_pages() const;

@@ -22,6 +22,8 @@ Result<std::shared_ptr<const Model>> Model::load(const std::string& path, Packed
   std::shared_ptr<Model> model(new Model);
   model->path_ = path;
   model->bytes_ = file.bytes();
+  // Rows of an embedding are wide apart, and of packed weights not a byte is wanted here.
+  file.expect_random();
   model->file_ = std::move(file);
   model->packed_in_ = packed_in;
   VOLVELLE_RETURN_IF_ERROR(ModelVerifier::verify(*model));
@@ -40,10 +42,16 @@ Result<std::shared_ptr<const Model>> Model::from_bytes(std::span<const std::byte
   return model;
 }
 
+void Model::read_ahead(const SegmentView& segment) const {
+  if (file_) (void)file_->advise_willneed(segment.offset, segment.bytes.size());
+}
+
 Result<void> Model::verify_segments(const Tensor& tensor,
                                     std::initializer_list<const SegmentView*> segments) const {
   for (const SegmentView* segment : segments) {
-    if (!segment->bytes.empty() && checksum(segment->bytes) != segment->checksum) {
+    if (segment->bytes.empty()) continue;
+    read_ahead(*segment);
+    if (checksum(segment->bytes) != segment->checksum) {
       return fail(
           "{}: tensor {}: the checksum of its bytes does not hold; copy or convert the file again",
           path_, tensor.name);

@@ -425,6 +425,7 @@ class Model {
  private:
   friend class ModelVerifier;
   Model() = default;
+  void read_ahead(const SegmentView& segment) const;  // all of which is about to be read
   Result<void> verify_segments(const Tensor& tensor,
                                std::initializer_list<const SegmentView*> segments) const;
   std::unexpected<Error> no_number(const Tensor& tensor) const;

@@ -109,7 +109,9 @@ Result<SegmentView> ModelVerifier::locate_checked(const file::Segment* segment,
                                                   const std::string& where) {
   VOLVELLE_ASSIGN_OR_RETURN(SegmentView view, locate(segment, where));
   VOLVELLE_RETURN_IF_ERROR(spend(view.bytes.size(), where));
-  if (!view.bytes.empty() && checksum(view.bytes) != view.checksum) {
+  if (view.bytes.empty()) return view;
+  model_.read_ahead(view);
+  if (checksum(view.bytes) != view.checksum) {
     return refuse("{}: the segment's checksum does not hold; copy or convert the file again",
                   where);
   }

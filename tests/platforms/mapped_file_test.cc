@@ -1,13 +1,17 @@
 #include "platforms/mapped_file.h"
 
 #include <doctest/doctest.h>
+#include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <limits>
 #include <string_view>
+#include <vector>
 
 #include "tests/scratch_folder.h"
 
@@ -77,6 +81,37 @@ TEST_CASE("advice leaves the bytes as they are and a range outside the file is r
   CHECK_FALSE(file->advise_willneed(50'001, 0).has_value());
   CHECK_FALSE(file->advise_willneed(2, kMax).has_value());
   CHECK_FALSE(file->drop(kMax, 2).has_value());
+  file->expect_random();
+  file->prefer_large_pages();
+  CHECK(text_of(*file) == text);
+}
+
+// How many pages of the file the system holds.
+size_t pages_held(const MappedFile& file) {
+  const size_t page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+  std::vector<unsigned char> held((file.bytes().size() + page - 1) / page);
+  void* const first = const_cast<std::byte*>(file.bytes().data());
+  if (::mincore(first, file.bytes().size(), held.data()) != 0) return held.size();
+  return static_cast<size_t>(
+      std::ranges::count_if(held, [](unsigned char flags) { return (flags & 1) != 0; }));
+}
+
+TEST_CASE("of a file that is read at random, only what is touched is read") {
+  ScratchFolder folder;
+  const std::string path = folder.write("model", std::string(size_t{32} << 20, 'x'));
+  const int descriptor = ::open(path.c_str(), O_RDWR);
+  REQUIRE(descriptor >= 0);
+  REQUIRE(::fsync(descriptor) == 0);
+  ::posix_fadvise(descriptor, 0, 0, POSIX_FADV_DONTNEED);
+  ::close(descriptor);
+  const auto file = MappedFile::open(path);
+  REQUIRE(file.has_value());
+  if (pages_held(*file) > 0)
+    return;  // a file system in memory, or an emulator: nothing is forgotten
+  file->expect_random();
+  CHECK(file->bytes()[size_t{20} << 20] == std::byte{'x'});
+  CHECK(pages_held(*file) >= 1);
+  CHECK(pages_held(*file) <= 16);  // one, of up to 64 KiB
 }
 
 }  // namespace
