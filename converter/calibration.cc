@@ -13,7 +13,10 @@
 namespace volvelle {
 namespace {
 
-constexpr size_t kWindow = 512;       // tokens that are read together
+constexpr size_t kWindow = 512;  // tokens that are read together
+// More of a text improves the rounding hardly, and takes its time.
+constexpr size_t kMostBytes = size_t{64} << 10, kMostTokens = 16384;
+constexpr size_t kLeastTokens = 32;
 constexpr size_t kSampleStride = 16;  // of each so many rows one is kept, from the first on
 
 }  // namespace
@@ -73,9 +76,20 @@ Result<std::unique_ptr<Calibration>> Calibration::open(std::shared_ptr<const Mod
   const size_t window = std::min(kWindow, stack.position_limit);
   std::unique_ptr<Calibration> result(new Calibration(model, pool));
 
-  VOLVELLE_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens,
+  const size_t bytes = text.size();
+  if (bytes > kMostBytes) {
+    size_t end = kMostBytes;
+    while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;
+    text = text.substr(0, end);
+  }
+  VOLVELLE_ASSIGN_OR_RETURN(std::vector<int32_t> tokens,
                             tokenizer->encode(text, {.add_special = false}));
   VOLVELLE_RETURN_IF_ERROR(model->check_tokens(stack, tokens));
+  if (tokens.size() < kLeastTokens) {
+    return fail("it has {} tokens, too few to learn from; give some thousand", tokens.size());
+  }
+  result->cut_ = text.size() < bytes || tokens.size() > kMostTokens;
+  tokens.resize(std::min(tokens.size(), kMostTokens));
   // Special tokens stand around an encoder's texts, and before every other window of a decoder's:
   // both beginnings occur.
   VOLVELLE_ASSIGN_OR_RETURN(const std::vector<int32_t> special,
@@ -98,7 +112,6 @@ Result<std::unique_ptr<Calibration>> Calibration::open(std::shared_ptr<const Mod
     first += count;
     result->windows_.push_back(std::move(sentence));
   }
-  if (result->windows_.empty()) return fail("the text has no tokens");
   return result;
 }
 

@@ -66,8 +66,10 @@ class Calibration {
   static uint64_t bytes(uint64_t columns);
 
   size_t tokens() const;
+  bool cut() const { return cut_; }  // whether the text was longer than what is read of one
 
  private:
+  bool cut_ = false;
   class Watch;
   Calibration(std::shared_ptr<const Model> model, ThreadPool& pool)
       : model_(std::move(model)), pool_(pool) {}

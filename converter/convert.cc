@@ -299,6 +299,10 @@ Result<std::unique_ptr<Calibration>> calibrate(const ConvertOptions& options, bo
   VOLVELLE_RETURN_IF_ERROR(model);
   auto calibration = Calibration::open(*std::move(model), threads, options.calibration);
   if (!calibration) return refuse(calibration.error().message);
+  if ((*calibration)->cut()) {
+    report.notices.push_back(
+        std::format("of the text to calibrate on, {} tokens are read", (*calibration)->tokens()));
+  }
   return calibration;
 }
 
@@ -444,7 +448,10 @@ Result<ConvertReport> convert(const ConvertOptions& options, ThreadPool& threads
   }
 
   std::unique_ptr<Calibration> calibration;
-  if (options.weights == WeightType::kQ4 && !options.calibration.empty()) {
+  const bool rounds = options.weights == WeightType::kQ4 ||
+                      std::ranges::contains(options.keep, WeightType::kQ4,
+                                            [](const auto& kept) { return kept.second; });
+  if (rounds && !options.calibration.empty()) {
     VOLVELLE_ASSIGN_OR_RETURN(calibration, calibrate(options, opened.tokenizer.has_value(),
                                                      model.encoder.has_value(), threads, report));
   }

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
 #include <filesystem>
 #include <map>
@@ -147,13 +148,10 @@ Result<std::shared_ptr<const Model>> float_model(const ConvertOptions& options,
 }
 
 // What the weights' form costs, against the float model.
-Result<void> report_cost(const Options& options, ThreadPool& threads,
+Result<void> report_cost(const Options& options, const std::string& text, ThreadPool& threads,
                          nlohmann::ordered_json& json) {
-  std::string text(report_text()), name = "the program's own text";
-  if (!options.report_text.empty()) {
-    name = options.report_text;
-    VOLVELLE_ASSIGN_OR_RETURN(text, read_text(options.report_text));
-  }
+  const std::string name =
+      options.report_text.empty() ? "the program's own text" : options.report_text;
   VOLVELLE_ASSIGN_OR_RETURN(const auto reference, float_model(options.convert, threads));
   VOLVELLE_ASSIGN_OR_RETURN(const auto model, Model::load(options.convert.output));
   if (!model->generates()) {
@@ -182,11 +180,31 @@ Result<void> report_cost(const Options& options, ThreadPool& threads,
   return {};
 }
 
+// Whether two names are of one file, both there.
+bool same_file(const std::string& a, const std::string& b) {
+  std::error_code error;
+  return std::filesystem::equivalent(a, b, error) && !error;
+}
+
 Result<> run(Options& options) {
+  for (const std::string& read : {options.calibrate, options.report_text}) {
+    if (!read.empty() && same_file(read, options.convert.output)) {
+      return fail("{}: is read, and so cannot be written; choose another name",
+                  options.convert.output);
+    }
+  }
+  std::string text(report_text());  // read before hours are spent
+  if (!options.report_text.empty()) {
+    VOLVELLE_ASSIGN_OR_RETURN(text, read_text(options.report_text));
+  }
   if (options.calibrate.empty()) {
     options.convert.calibration = calibration_text();
   } else if (options.calibrate != "none") {
     VOLVELLE_ASSIGN_OR_RETURN(options.convert.calibration, read_text(options.calibrate));
+    if (options.convert.calibration.empty()) {
+      return fail("{}: is empty; give a text to calibrate on, or --calibrate none",
+                  options.calibrate);
+    }
   }
   VOLVELLE_ASSIGN_OR_RETURN(ThreadPool threads, make_pool(options.compute));
   Result<ConvertReport> report;
@@ -199,7 +217,10 @@ Result<> run(Options& options) {
     report = convert(options.convert, threads);
   }
   VOLVELLE_RETURN_IF_ERROR(report);
-  if (options.convert.weights != WeightType::kQ4 && !options.calibrate.empty()) {
+  const bool rounds = options.convert.weights == WeightType::kQ4 ||
+                      std::ranges::contains(options.convert.keep, WeightType::kQ4,
+                                            [](const auto& kept) { return kept.second; });
+  if (!rounds && !options.calibrate.empty()) {
     report->notices.push_back("--calibrate serves q4 alone");
   }
   for (const std::string& notice : report->notices) print_notice(notice);
@@ -207,7 +228,7 @@ Result<> run(Options& options) {
   if (!options.json) print_text(*report, options.convert.output);
   if (options.report || !options.report_text.empty()) {
     if (!options.json) print("\n");
-    VOLVELLE_RETURN_IF_ERROR(report_cost(options, threads, json["cost"]));
+    VOLVELLE_RETURN_IF_ERROR(report_cost(options, text, threads, json["cost"]));
   }
   if (options.json) print("{}\n", to_text(json, 2));
   return {};

@@ -719,9 +719,11 @@ TEST_CASE("convert compensates rounding on a text, keeps what is named and mixes
   REQUIRE(linears > 4);
   CHECK(count_of({"--calibrate", "none"}, "q4") == linears);
   CHECK(count_of({}, "q4, compensated") == linears);
-  const std::string text = folder.write("text.txt", "the thing that they think through");
+  const std::string text =
+      folder.write("text.txt", "the thing that they think through, and through once more");
   CHECK(count_of({"--calibrate", text}, "q4, compensated") == linears);
   CHECK(count_of({"--weights", "q8"}, "q8") == linears);
+  CHECK(count_of({"--weights", "q8", "--keep", "*=q4"}, "q4, compensated") == linears);
 
   const json first = converted(folder, {})["linears"][0];
   const std::string name = first["name"];
@@ -747,6 +749,26 @@ TEST_CASE("convert compensates rounding on a text, keeps what is named and mixes
     check_refused(run_program({"convert", "folder", "-o", "m.vvl", "--weights", weights}), 2,
                   "auto:BITS");
   }
+}
+
+TEST_CASE("a text that is too short, too long or to be overwritten does not calibrate unnoticed") {
+  const TemporaryFolder folder;
+  const auto convert = [&](const std::string& text, const std::string& output) {
+    return run_program(
+        {"convert", models().folder / "checkpoint", "-o", output, "--force", "--calibrate", text});
+  };
+  const std::string made = folder / "made.vvl";
+  check_refused(convert(folder.write("empty.txt", ""), made), 1, "is empty");
+  CHECK(!std::filesystem::exists(made));
+  CHECK(convert(folder.write("short.txt", "a b"), made).err.contains("too few to learn from"));
+  CHECK(convert(folder.write("long.txt", std::string(200'000, 'x')), made)
+            .err.contains(" tokens are read"));
+  const std::string text = folder.write("text.txt", std::string(400, 'y'));
+  check_refused(convert(text, text), 1, "choose another name");
+  CHECK(read_file(text).size() == 400);
+  check_refused(run_program({"convert", models().folder / "checkpoint", "-o", made, "--force",
+                             "--report-text", folder / "missing.txt"}),
+                1, "missing.txt");
 }
 
 TEST_CASE("a calibrated conversion is the same to the byte for any number of threads") {
