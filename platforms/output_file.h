@@ -52,8 +52,8 @@ class OutputFile {
   // Maps what has been written so far, for a last look at it before it appears.
   Result<MappedFile> map() const;
 
-  // The same once it is on disk, read again in large pages where the system has them for files: what
-  // was written is cached in small ones.
+  // The same once it is on disk, read again in large pages where the system has them for files:
+  // what was written is cached in small ones.
   Result<MappedFile> map_large() const;
 
   // Makes the file appear. Call once; nothing can be written after it.
