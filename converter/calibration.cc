@@ -9,6 +9,7 @@
 #include "platforms/interrupt.h"
 #include "runtime/linear.h"
 #include "runtime/session.h"
+#include "runtime/tokenizer/utf8.h"
 
 namespace volvelle {
 namespace {
@@ -79,7 +80,7 @@ Result<std::unique_ptr<Calibration>> Calibration::open(std::shared_ptr<const Mod
   const size_t bytes = text.size();
   if (bytes > kMostBytes) {
     size_t end = kMostBytes;
-    while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;
+    while (end > 0 && is_continuation(text[end])) --end;
     text = text.substr(0, end);
   }
   VOLVELLE_ASSIGN_OR_RETURN(std::vector<int32_t> tokens,

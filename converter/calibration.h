@@ -69,7 +69,6 @@ class Calibration {
   bool cut() const { return cut_; }  // whether the text was longer than what is read of one
 
  private:
-  bool cut_ = false;
   class Watch;
   Calibration(std::shared_ptr<const Model> model, ThreadPool& pool)
       : model_(std::move(model)), pool_(pool) {}
@@ -77,6 +76,7 @@ class Calibration {
   std::shared_ptr<const Model> model_;
   ThreadPool& pool_;
   std::vector<Sentence> windows_;
+  bool cut_ = false;
   std::map<std::string, InputStatistics> statistics_;
 };
 

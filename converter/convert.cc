@@ -276,7 +276,7 @@ Result<flatbuffers::Offset<file::Tokenizer>> write_tokenizer(
 }
 
 // The model in eight bits, which reads the text that calibrates; null, with a notice, where it
-// cannot. Its file is gone as soon as it is mapped.
+// cannot.
 Result<std::unique_ptr<Calibration>> calibrate(const ConvertOptions& options, bool tokenizer,
                                                bool translates, ThreadPool& threads,
                                                ConvertReport& report) {
@@ -287,17 +287,13 @@ Result<std::unique_ptr<Calibration>> calibrate(const ConvertOptions& options, bo
   if (!tokenizer) return refuse("there is no tokenizer to read one with");
   if (translates) return refuse("that is not done to a decoder behind an encoder yet");
   ConvertOptions plain = options;
-  plain.output = std::format("{}.calibration-{}", options.output, getpid());
   plain.weights = WeightType::kQ8;
   plain.calibration = "";
   plain.bits = {};
   plain.keep = {};
-  VOLVELLE_RETURN_IF_ERROR(convert(plain, threads));
-  auto model = Model::load(plain.output);
-  std::error_code ignored;
-  std::filesystem::remove(plain.output, ignored);
-  VOLVELLE_RETURN_IF_ERROR(model);
-  auto calibration = Calibration::open(*std::move(model), threads, options.calibration);
+  VOLVELLE_ASSIGN_OR_RETURN(std::shared_ptr<const Model> model,
+                            convert_and_map(std::move(plain), threads));
+  auto calibration = Calibration::open(std::move(model), threads, options.calibration);
   if (!calibration) return refuse(calibration.error().message);
   if ((*calibration)->cut()) {
     report.notices.push_back(
@@ -448,10 +444,7 @@ Result<ConvertReport> convert(const ConvertOptions& options, ThreadPool& threads
   }
 
   std::unique_ptr<Calibration> calibration;
-  const bool rounds = options.weights == WeightType::kQ4 ||
-                      std::ranges::contains(options.keep, WeightType::kQ4,
-                                            [](const auto& kept) { return kept.second; });
-  if (rounds && !options.calibration.empty()) {
+  if (options.rounds_to_q4() && !options.calibration.empty()) {
     VOLVELLE_ASSIGN_OR_RETURN(calibration, calibrate(options, opened.tokenizer.has_value(),
                                                      model.encoder.has_value(), threads, report));
   }
@@ -476,6 +469,20 @@ Result<ConvertReport> convert(const ConvertOptions& options, ThreadPool& threads
   report.file_bytes = writer.position();
   report.seconds = monotonic_seconds() - start;
   return report;
+}
+
+bool ConvertOptions::rounds_to_q4() const {
+  return weights == WeightType::kQ4 ||
+         std::ranges::contains(keep, WeightType::kQ4, [](const auto& kept) { return kept.second; });
+}
+
+Result<std::shared_ptr<const Model>> convert_and_map(ConvertOptions options, ThreadPool& threads) {
+  options.output = std::format("{}.partial-model-{}", options.output, getpid());
+  VOLVELLE_RETURN_IF_ERROR(convert(options, threads));
+  auto model = Model::load(options.output);
+  std::error_code ignored;
+  std::filesystem::remove(options.output, ignored);
+  return model;
 }
 
 }  // namespace volvelle

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -14,6 +15,7 @@
 #include "converter/positions/scaling_spec.h"
 #include "platforms/error.h"
 #include "platforms/thread_pool.h"
+#include "runtime/model.h"
 
 namespace volvelle {
 
@@ -35,6 +37,8 @@ struct ConvertOptions {
   bool keep_grid = true;         // q4: weights that lie on a four-bit grid stay on it
   std::string calibration = {};  // q4: a text that the model reads first; empty: none
   std::vector<std::string> ignored_keys;
+
+  bool rounds_to_q4() const;  // any linear
 
   // Told of weights written so far and in all, now and then.
   std::function<void(uint64_t done, uint64_t total)> progress = [](uint64_t, uint64_t) {};
@@ -85,6 +89,9 @@ struct ConvertReport {
 
 // Writes `options.output`, which appears only when whole.
 Result<ConvertReport> convert(const ConvertOptions& options, ThreadPool& threads);
+
+// The model alone: of a file beside `options.output` that is gone as soon as it is mapped.
+Result<std::shared_ptr<const Model>> convert_and_map(ConvertOptions options, ThreadPool& threads);
 
 }  // namespace volvelle
 

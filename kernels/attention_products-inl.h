@@ -236,16 +236,10 @@ HWY_INLINE void add_values(const float* weights, const T* values, size_t element
                            size_t high, const Joins& joins, float* sums) {
   const size_t n = hn::Lanes(Floats());
   size_t e = 0;
-  if constexpr (std::is_same_v<T, int8_t>) {
-    for (; e < elements; e += n) {
-      add_values_at<rows>(e, weights, values, elements, low, high, joins, sums);
-    }
-  } else {
-    for (; e + 2 * n <= elements; e += 2 * n) {
-      add_values_at<rows, 2>(e, weights, values, elements, low, high, joins, sums);
-    }
-    if (e < elements) add_values_at<rows, 1>(e, weights, values, elements, low, high, joins, sums);
+  for (; e + 2 * n <= elements; e += 2 * n) {
+    add_values_at<rows, 2>(e, weights, values, elements, low, high, joins, sums);
   }
+  if (e < elements) add_values_at<rows, 1>(e, weights, values, elements, low, high, joins, sums);
 }
 
 template <size_t rows>

@@ -113,8 +113,7 @@ Result<void> check_memory(const Model& model, ThreadPool& pool, const SessionOpt
   }
   const std::string need = std::format(
       "{}: {} of memory are needed ({} of weights, {} of cache for {} tokens, {} of scratch) and "
-      "{} "
-      "leaves {}",
+      "{} leaves {}",
       model.path(), format_bytes(plan.total() + beside), format_bytes(plan.packed),
       format_bytes(plan.cache), options.context, format_bytes(plan.scratch), left->limit,
       format_bytes(left->bytes));

@@ -1,8 +1,5 @@
 #include "converter/commands/convert.h"
 
-#include <unistd.h>
-
-#include <algorithm>
 #include <charconv>
 #include <filesystem>
 #include <map>
@@ -131,28 +128,19 @@ std::string read_keep(const std::string& text, ConvertOptions& options) {
   return "";
 }
 
-// The float model, from a file that is gone as soon as it is mapped.
-Result<std::shared_ptr<const Model>> float_model(const ConvertOptions& options,
-                                                 ThreadPool& threads) {
-  ConvertOptions plain{.source = options.source,
-                       .output = std::format("{}.reference-{}", options.output, getpid()),
-                       .weights = WeightType::kF32,
-                       .context = options.context,
-                       .scaling = options.scaling,
-                       .ignored_keys = options.ignored_keys};
-  VOLVELLE_RETURN_IF_ERROR(convert(plain, threads));
-  auto model = Model::load(plain.output);
-  std::error_code ignored;
-  std::filesystem::remove(plain.output, ignored);
-  return model;
-}
-
 // What the weights' form costs, against the float model.
 Result<void> report_cost(const Options& options, const std::string& text, ThreadPool& threads,
                          nlohmann::ordered_json& json) {
   const std::string name =
       options.report_text.empty() ? "the program's own text" : options.report_text;
-  VOLVELLE_ASSIGN_OR_RETURN(const auto reference, float_model(options.convert, threads));
+  VOLVELLE_ASSIGN_OR_RETURN(const auto reference,
+                            convert_and_map({.source = options.convert.source,
+                                             .output = options.convert.output,
+                                             .weights = WeightType::kF32,
+                                             .context = options.convert.context,
+                                             .scaling = options.convert.scaling,
+                                             .ignored_keys = options.convert.ignored_keys},
+                                            threads));
   VOLVELLE_ASSIGN_OR_RETURN(const auto model, Model::load(options.convert.output));
   if (!model->generates()) {
     VOLVELLE_ASSIGN_OR_RETURN(const VectorReport report,
@@ -180,15 +168,10 @@ Result<void> report_cost(const Options& options, const std::string& text, Thread
   return {};
 }
 
-// Whether two names are of one file, both there.
-bool same_file(const std::string& a, const std::string& b) {
-  std::error_code error;
-  return std::filesystem::equivalent(a, b, error) && !error;
-}
-
 Result<> run(Options& options) {
   for (const std::string& read : {options.calibrate, options.report_text}) {
-    if (!read.empty() && same_file(read, options.convert.output)) {
+    std::error_code unknown;
+    if (std::filesystem::equivalent(read, options.convert.output, unknown)) {
       return fail("{}: is read, and so cannot be written; choose another name",
                   options.convert.output);
     }
@@ -217,10 +200,7 @@ Result<> run(Options& options) {
     report = convert(options.convert, threads);
   }
   VOLVELLE_RETURN_IF_ERROR(report);
-  const bool rounds = options.convert.weights == WeightType::kQ4 ||
-                      std::ranges::contains(options.convert.keep, WeightType::kQ4,
-                                            [](const auto& kept) { return kept.second; });
-  if (!rounds && !options.calibrate.empty()) {
+  if (!options.convert.rounds_to_q4() && !options.calibrate.empty()) {
     report->notices.push_back("--calibrate serves q4 alone");
   }
   for (const std::string& notice : report->notices) print_notice(notice);

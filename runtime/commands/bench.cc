@@ -168,6 +168,16 @@ Result<std::vector<Measure>> measure_decoder(const BenchOptions& options,
   return results;
 }
 
+// What --length says of an encoder with `limit` positions, or the default.
+Result<std::vector<size_t>> lengths_within(size_t limit, std::string_view text,
+                                           const BenchOptions& options) {
+  if (options.lengths.empty()) return std::vector{std::min(kDefaultLength, limit)};
+  const size_t longest = std::ranges::max(options.lengths);
+  if (longest <= limit) return options.lengths;
+  return fail("{}: has {} positions, so that no {} has a --length of {}", options.model, limit,
+              text, longest);
+}
+
 // Batches go through as `volvelle embed` lets them through.
 Result<std::vector<Measure>> measure_encoder(const BenchOptions& options,
                                              const std::shared_ptr<const Model>& model,
@@ -176,13 +186,9 @@ Result<std::vector<Measure>> measure_encoder(const BenchOptions& options,
   constexpr double kLeastSeconds = 0.2;
   const std::vector<size_t> batches = options.batches.empty() ? kDefaultBatches : options.batches;
   const size_t limit = encoder_limit(*model);
-  const std::vector<size_t> lengths =
-      options.lengths.empty() ? std::vector{std::min(kDefaultLength, limit)} : options.lengths;
+  VOLVELLE_ASSIGN_OR_RETURN(const std::vector<size_t> lengths,
+                            lengths_within(limit, "sentence", options));
   const size_t longest = std::ranges::max(lengths);
-  if (longest > limit) {
-    return fail("{}: has {} positions, so that no sentence has a --length of {}", options.model,
-                limit, longest);
-  }
   const Task task = embedding_task(*model);
   VOLVELLE_ASSIGN_OR_RETURN(const std::unique_ptr<Encoder> encoder,
                             Encoder::open(model, pool, &task, std::max(kEncoderChunk, longest)));
@@ -228,13 +234,9 @@ Result<std::vector<Measure>> measure_pair(const BenchOptions& options,
                                           const std::shared_ptr<const Model>& model,
                                           ThreadPool& pool, const Ready& ready) {
   const size_t limit = encoder_limit(*model), most = model->decoder().position_limit;
-  const std::vector<size_t> lengths =
-      options.lengths.empty() ? std::vector{std::min(kDefaultLength, limit)} : options.lengths;
+  VOLVELLE_ASSIGN_OR_RETURN(const std::vector<size_t> lengths,
+                            lengths_within(limit, "source", options));
   const size_t longest = std::ranges::max(lengths);
-  if (longest > limit) {
-    return fail("{}: has {} positions, so that no source has a --length of {}", options.model,
-                limit, longest);
-  }
   const bool asked = std::ranges::contains(options.given, "-n");
   if (asked && options.new_tokens > most) {
     return fail("{}: its decoder has {} positions, fewer than {} new tokens", options.model, most,
