@@ -11,6 +11,12 @@
 HWY_BEFORE_NAMESPACE();
 namespace volvelle::HWY_NAMESPACE {
 
+// max(x, 0) that is not a number where x is none: what Max makes of those differs between CPUs.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V above_zero(D d, V x) {
+  return hn::IfThenZeroElse(hn::Lt(x, hn::Zero(d)), x);
+}
+
 // Only e^-|x| is raised: sigmoid(x) = e^x / (e^x + 1) below zero, 1 / (1 + e^-x) above.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V sigmoid(D d, V x) {
@@ -37,14 +43,14 @@ struct GeluSigmoid {
 struct Relu {
   template <class D, class V = hn::Vec<D>>
   HWY_INLINE V operator()(D d, V x) const {
-    return hn::Max(x, hn::Zero(d));
+    return above_zero(d, x);
   }
 };
 
 struct ReluSquared {
   template <class D, class V = hn::Vec<D>>
   HWY_INLINE V operator()(D d, V x) const {
-    const V positive = hn::Max(x, hn::Zero(d));
+    const V positive = above_zero(d, x);
     return hn::Mul(positive, positive);
   }
 };
@@ -64,12 +70,11 @@ struct GeluErf {
 struct CoarseGeluErf {
   template <class D, class V = hn::Vec<D>>
   HWY_INLINE V operator()(D d, V x) const {
-    // max(x, 0) - |x| erfc(|x| / sqrt 2) / 2, the latter without |x| a minimax fit. The order of
-    // the operands matters on x86: a second one that is not a number is the result.
+    // max(x, 0) - |x| erfc(|x| / sqrt 2) / 2, the latter without |x| a minimax fit.
     const V bounded = hn::Min(hn::Abs(x), hn::Set(d, 3.9f));
     const V rest = polynomial(d, bounded, 0.4993295f, -0.3851953f, -0.05218343f, 0.14727508f,
                               -0.060467068f, 0.010490479f, -0.00068655453f);
-    return hn::NegMulAdd(bounded, rest, hn::Max(hn::Zero(d), x));
+    return hn::NegMulAdd(bounded, rest, above_zero(d, x));
   }
 };
 
