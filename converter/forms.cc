@@ -30,7 +30,7 @@ bool after_attention(const recipe::Model& model, size_t index) {
 }
 
 uint32_t rotation_of(uint64_t columns) {
-  constexpr size_t kLeastBlock = 16, kMostBlock = 4096;
+  constexpr size_t kLeastBlock = 16, kMostBlock = 128;
   const size_t block = std::min(largest_hadamard_block(columns), kMostBlock);
   return block >= kLeastBlock ? static_cast<uint32_t>(block) : 0;
 }

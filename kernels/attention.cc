@@ -19,6 +19,7 @@
 #include "kernels/attention_products-inl.h"
 #include "kernels/hadamard-inl.h"
 #include "kernels/math-inl.h"
+#include "kernels/quantize-inl.h"
 #include "kernels/vectors-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -77,11 +78,25 @@ struct Workspace {
   uintptr_t end;
 };
 
-// Transforms a padded row, and returns what products with another such row must be multiplied by.
-float transform(float* row, size_t elements) {
-  const size_t block = q8_block(elements);
-  transform_blocks(block, elements, 1, row);
-  return 1 / static_cast<float>(block);
+// Quantises a padded row, and transforms it before if told to, in place; returns the codes' scale.
+HWY_INLINE float quantize_transformed(bool transformed, float* row, size_t elements,
+                                      int8_t* codes) {
+  if (!transformed) return quantize_symmetric(row, elements, codes);
+  auto largest = hn::Zero(Floats());
+  const auto see = [&](hn::Vec<Floats> v) HWY_ATTR { largest = hn::Max(largest, hn::Abs(v)); };
+  transform_blocks(q8_block(elements), elements, 1, row, see);
+  return quantize_below(largest, row, elements, codes);
+}
+
+// The sum of a padded row of codes.
+HWY_INLINE int32_t sum_codes(const int8_t* codes, size_t elements) {
+  const Sums d;
+  auto sum = hn::Zero(d);
+  for (size_t e = 0; e < elements; e += 4 * hn::Lanes(d)) {
+    const auto some = hn::LoadN(Signed(), codes + e, elements - e);
+    sum = hn::SumOfMulQuadAccumulate(d, hn::Set(Unsigned(), 1), some, sum);
+  }
+  return hn::ReduceSum(d, sum);
 }
 
 size_t rows_of(const AttentionShape& shape, size_t count) {
@@ -232,12 +247,11 @@ struct Span {
   size_t end_vector() const { return whole ? kTile : high; }  // or what follows in its last vector
 };
 
-// One row's step of the online softmax: its logits of slots [begin, end) become weights relative to
-// the greatest of them, and weights of the rest of [low, high) zero. `shrink` and `grow` are what
-// earlier sums and this tile's join with.
+// One row's step of the online softmax is in three passes over a tile, so that those of several rows
+// can be under way at once. First the greatest of the logits of slots [begin, end); the rest of
+// [low, high) become -infinity.
 template <bool whole>
-HWY_INLINE void weigh(const Span<whole>& span, float* HWY_RESTRICT logits, float& maximum,
-                      float& total, float& shrink, float& grow) {
+HWY_INLINE float greatest_logit(const Span<whole>& span, float* HWY_RESTRICT logits) {
   const Floats d;
   const size_t n = hn::Lanes(d);
   const size_t first = span.first_vector(), end = span.end_vector();
@@ -248,9 +262,33 @@ HWY_INLINE void weigh(const Span<whole>& span, float* HWY_RESTRICT logits, float
   }
   auto greatest = hn::Load(d, logits + first);
   for (size_t s = first + n; s < end; s += n) greatest = hn::Max(greatest, hn::Load(d, logits + s));
-  const auto own = hn::MaxOfLanes(d, greatest);
-  auto sum = hn::Zero(d);
-  for (size_t s = first; s < end; s += n) {
+  return hn::ReduceMax(d, greatest);
+}
+
+// What a value's weight in a row is times the value's scale. Scales of slots that weigh nothing
+// need not be numbers.
+template <bool whole>
+HWY_INLINE hn::Vec<Floats> scaled_weight(hn::Vec<Floats> weight, const float* scales) {
+  const Floats d;
+  const auto scaled = hn::Mul(weight, hn::LoadU(d, scales));
+  return whole ? scaled : hn::IfThenZeroElse(hn::Eq(weight, hn::Zero(d)), scaled);
+}
+
+// A tile's weights of one row.
+struct TileWeights {
+  float sum;
+  float top;  // the greatest times its value's scale; 0 without scales
+};
+
+// Then logits become weights relative to the greatest of them. `scales` may be null.
+template <bool whole>
+HWY_INLINE TileWeights weigh(const Span<whole>& span, float greatest, const float* scales,
+                             float* HWY_RESTRICT logits) {
+  const Floats d;
+  const size_t n = hn::Lanes(d);
+  const auto own = hn::Set(d, greatest);
+  auto sum = hn::Zero(d), top = sum;
+  for (size_t s = span.first_vector(); s < span.end_vector(); s += n) {
     const auto distance = hn::Sub(hn::Load(d, logits + s), own);
     auto weight = exp_of_weight(d, distance);
     if constexpr (!whole) {
@@ -258,31 +296,25 @@ HWY_INLINE void weigh(const Span<whole>& span, float* HWY_RESTRICT logits, float
     }
     hn::Store(weight, d, logits + s);
     sum = hn::Add(sum, weight);
+    if (scales) top = hn::Max(top, scaled_weight<whole>(weight, scales + s));
   }
-  scale_to_greatest(hn::GetLane(own), maximum, shrink, grow);
-  total = total * shrink + hn::ReduceSum(d, sum) * grow;
+  return {hn::ReduceSum(d, sum), scales ? hn::ReduceMax(d, top) : 0};
 }
 
-// codes[s] = weights[s] * scales[s] in units of the returned one, of which the greatest has
-// kLargestWeight. Scales of slots that weigh nothing need not be numbers.
+// Then, for int8 values: codes[s] = weights[s] * scales[s] in units of the returned one, of which
+// `top` has kLargestWeight.
 template <bool whole>
-HWY_INLINE float quantize_weights(const Span<whole>& span, const float* HWY_RESTRICT weights,
+HWY_INLINE float quantize_weights(const Span<whole>& span, float top,
+                                  const float* HWY_RESTRICT weights,
                                   const float* HWY_RESTRICT scales, uint8_t* HWY_RESTRICT codes) {
   const Floats d;
   const size_t n = hn::Lanes(d);
-  const size_t first = span.first_vector(), end = span.end_vector();
-  const auto product = [&](size_t s) HWY_ATTR {
-    const auto weight = hn::Load(d, weights + s);
-    const auto scaled = hn::Mul(weight, hn::LoadU(d, scales + s));
-    return whole ? scaled : hn::IfThenZeroElse(hn::Eq(weight, hn::Zero(d)), scaled);
-  };
-  auto greatest = hn::Zero(d);
-  for (size_t s = first; s < end; s += n) greatest = hn::Max(greatest, product(s));
-  const float top = hn::ReduceMax(d, greatest);
   const auto inverse = hn::Set(d, top > 0 ? kLargestWeight / top : 0.0f);
   const hn::Rebind<uint8_t, Floats> d8;
-  for (size_t s = first; s < end; s += n) {
-    const auto code = hn::NearestInt(hn::Mul(product(s), inverse));
+  for (size_t s = span.first_vector(); s < span.end_vector(); s += n) {
+    const auto scaled = scaled_weight<whole>(hn::Load(d, weights + s), scales + s);
+    // At this magnitude a float's last bit is one, so that the last byte is the code.
+    const auto code = hn::Add(hn::Mul(scaled, inverse), hn::Set(d, 0x1p23f));
     hn::StoreU(hn::TruncateTo(d8, hn::BitCast(hn::RebindToUnsigned<Floats>(), code)), d8,
                codes + s);
   }
@@ -385,19 +417,25 @@ class Attending {
     for (size_t row = 0; row < rows_; ++row) {
       const float* query = chunk.queries + (first + row / group_) * chunk.query_stride +
                            (kv_head * group_ + row % group_) * shape.head_dim;
-      float* padded = work_.queries + row * elements_;
-      std::fill(padded + shape.head_dim, padded + elements_, 0.0f);
-      for_each_vector(d, shape.head_dim, [&](auto lanes, size_t i) HWY_ATTR {
-        lanes.store(hn::Mul(lanes.load(d, query + i), hn::Set(d, shape.scale)), d, padded + i);
-      });
+      const auto pad = [&](float* padded) HWY_ATTR {
+        std::fill(padded + shape.head_dim, padded + elements_, 0.0f);
+        for_each_vector(d, shape.head_dim, [&](auto lanes, size_t i) HWY_ATTR {
+          lanes.store(hn::Mul(lanes.load(d, query + i), hn::Set(d, shape.scale)), d, padded + i);
+        });
+      };
+      if (!kCodes || shape.relative.key) pad(work_.queries + row * elements_);
       if constexpr (kCodes) {
         int8_t* const codes = work_.codes + row * elements_;
         float* const spread = work_.spread;
-        std::copy(padded, padded + elements_, spread);
-        const float factor = q8_transforms_keys(shape) ? transform(spread, elements_) : 1;
-        work_.scales[row] = quantize_q8(spread, elements_, codes) * factor;
-        work_.starts[row] =
-            -kLoadedKeyOffset * std::accumulate(codes, codes + elements_, int32_t{0});
+        pad(spread);
+        const bool transformed = q8_transforms_keys(shape);
+        const float factor = transformed ? 1 / static_cast<float>(q8_block(elements_)) : 1;
+        work_.scales[row] = quantize_transformed(transformed, spread, elements_, codes) * factor;
+        if constexpr (kLoadedKeyOffset != 0) {
+          work_.starts[row] = -kLoadedKeyOffset * sum_codes(codes, elements_);
+        } else {
+          work_.starts[row] = 0;
+        }
       }
     }
   }
@@ -471,22 +509,7 @@ class Attending {
       multiply_keys<n>(work_.queries + row * elements_, elements_, tile.keys, low, high,
                        work_.weights);
     }
-    Joins joins;
-    for (size_t r = 0; r < n; ++r) {
-      const size_t token = (row + r) / group_;
-      const size_t begin = std::max(sight_.first_seen(token), tile.origin + low) - tile.origin;
-      const size_t end = std::min(sight_.seen_end(token), tile.origin + high);
-      if (begin == 0 && end == tile.origin + kTile) {
-        weigh_row<true>(row + r, r, tile, {low, high, begin, kTile}, state, joins);
-      } else if (begin + tile.origin < end) {
-        weigh_row<false>(row + r, r, tile, {low, high, begin, end - tile.origin}, state, joins);
-      } else {
-        std::fill(work_.weights + r * kTile, work_.weights + (r + 1) * kTile, 0.0f);
-        std::fill(work_.weight_codes + r * kTile, work_.weight_codes + (r + 1) * kTile, uint8_t{0});
-        joins.shrink[r] = 1;
-        joins.grow[r] = 0;
-      }
-    }
+    const Joins joins = weigh_rows<n>(row, tile, low, high, state);
     if constexpr (kCodes) {
       add_values<n>(work_.weight_codes, tile.values, elements_, low, high, joins, sums);
     } else {
@@ -494,22 +517,63 @@ class Attending {
     }
   }
 
-  // From the logits of one row, which is number r of those at hand, to the weights of its values.
-  template <bool whole>
-  HWY_INLINE void weigh_row(size_t row, size_t r, const Tile& tile, const Span<whole>& span,
-                            const RowState& state, Joins& joins) const {
-    float* const weights = work_.weights + r * kTile;
-    if (adjusted_) adjust_row(row, tile, span.low, span.high, span.begin, span.end, weights);
-    weigh(span, weights, state.maxima[row], state.totals[row], joins.shrink[r], joins.grow[r]);
-    if (shape_.relative.value) {
-      add_relative_values(shape_, head_of(row), weights, own_slot(row, tile), span.begin, span.end,
-                          joins.shrink[r], joins.grow[r], state.sums + row * elements_);
+  // From logits to the weights of values.
+  template <size_t n>
+  HWY_INLINE Joins weigh_rows(size_t row, const Tile& tile, size_t low, size_t high,
+                              const RowState& state) const {
+    size_t begins[n], ends[n];  // equal where a row sees nothing
+    for (size_t r = 0; r < n; ++r) {
+      const size_t token = (row + r) / group_;
+      begins[r] = std::max(sight_.first_seen(token), tile.origin + low) - tile.origin;
+      ends[r] = std::min(sight_.seen_end(token), tile.origin + high);
+      ends[r] = std::max(ends[r], tile.origin + begins[r]) - tile.origin;
+    }
+    // Calls body(r, span) for each row that sees any.
+    const auto for_each = [&](const auto& body) HWY_ATTR {
+      for (size_t r = 0; r < n; ++r) {
+        if (begins[r] == 0 && ends[r] == kTile) {
+          body(r, Span<true>{low, high, 0, kTile});
+        } else if (begins[r] < ends[r]) {
+          body(r, Span<false>{low, high, begins[r], ends[r]});
+        }
+      }
+    };
+    const auto weights_of = [&](size_t r) { return work_.weights + r * kTile; };
+    const auto codes_of = [&](size_t r) { return work_.weight_codes + r * kTile; };
+
+    Joins joins;
+    for (size_t r = 0; r < n; ++r) {
       joins.shrink[r] = 1;
+      joins.grow[r] = 0;
+      if (begins[r] < ends[r]) continue;
+      std::fill_n(weights_of(r), kTile, 0.0f);
+      if constexpr (kCodes) std::fill_n(codes_of(r), kTile, uint8_t{0});
     }
-    if constexpr (kCodes) {
-      joins.grow[r] *=
-          quantize_weights(span, weights, tile.value_scales, work_.weight_codes + r * kTile);
-    }
+    float greatest[n];
+    TileWeights tops[n];
+    for_each([&](size_t r, const auto& span) HWY_ATTR {
+      if (adjusted_) {
+        adjust_row(row + r, tile, low, high, span.begin, span.end, weights_of(r));
+      }
+      greatest[r] = greatest_logit(span, weights_of(r));
+    });
+    for_each([&](size_t r, const auto& span) HWY_ATTR {
+      tops[r] = weigh(span, greatest[r], kCodes ? tile.value_scales : nullptr, weights_of(r));
+    });
+    for_each([&](size_t r, const auto& span) HWY_ATTR {
+      float &shrink = joins.shrink[r], &grow = joins.grow[r], &total = state.totals[row + r];
+      scale_to_greatest(greatest[r], state.maxima[row + r], shrink, grow);
+      total = total * shrink + tops[r].sum * grow;
+      if (shape_.relative.value) {
+        add_relative_values(shape_, head_of(row + r), weights_of(r), own_slot(row + r, tile),
+                            span.begin, span.end, shrink, grow, state.sums + (row + r) * elements_);
+        shrink = 1;
+      }
+      if constexpr (kCodes) {
+        grow *= quantize_weights(span, tops[r].top, weights_of(r), tile.value_scales, codes_of(r));
+      }
+    });
+    return joins;
   }
 
   // All that may happen to logits before their softmax.
@@ -592,7 +656,9 @@ void write_merged(const AttentionShape& shape, CacheType type, const AttentionCh
     float* output = chunk.outputs + (first + row / group) * chunk.output_stride +
                     (kv_head * group + row % group) * shape.head_dim;
     float* const sums = state.sums + row * elements;
-    const float factor = transformed ? transform(sums, elements) : 1;
+    const size_t block = transformed ? q8_block(elements) : 1;
+    const float factor = 1 / static_cast<float>(block);
+    if (transformed) transform_blocks(block, elements, 1, sums);
     for_each_vector(d, shape.head_dim, [&](auto lanes, size_t i) HWY_ATTR {
       const auto sum = hn::Mul(lanes.load(d, sums + i), hn::Set(d, factor));
       lanes.store(hn::Div(sum, hn::Set(d, state.totals[row])), d, output + i);
@@ -636,21 +702,105 @@ void attend_part(const AttentionShape& shape, const CacheView& cache, const Atte
   });
 }
 
+// Four vectors of four become the four of their first elements, of their second ones ..., which are
+// stored `stride` apart.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE void transpose_four(D d, V a, V b, V c, V e, size_t stride, hn::TFromD<D>* to) {
+  const auto ab = hn::InterleaveLower(d, a, b), ab2 = hn::InterleaveUpper(d, a, b);
+  const auto ce = hn::InterleaveLower(d, c, e), ce2 = hn::InterleaveUpper(d, c, e);
+  hn::StoreU(hn::ConcatLowerLower(d, ce, ab), d, to);
+  hn::StoreU(hn::ConcatUpperUpper(d, ce, ab), d, to + stride);
+  hn::StoreU(hn::ConcatLowerLower(d, ce2, ab2), d, to + 2 * stride);
+  hn::StoreU(hn::ConcatUpperUpper(d, ce2, ab2), d, to + 3 * stride);
+}
+
 // Four tokens' keys, of a multiple of 4 elements, into a float cache at key_index(slot, 0, ...) of
 // a slot that is one: four elements of the four become four elements' lanes.
 void store_four_keys(size_t head_dim, const float* rows, size_t stride, float* keys) {
   const hn::CappedTag<float, 4> d;
   for (size_t e = 0; e < head_dim; e += 4) {
-    const auto a = hn::LoadU(d, rows + e), b = hn::LoadU(d, rows + stride + e);
-    const auto c = hn::LoadU(d, rows + 2 * stride + e), f = hn::LoadU(d, rows + 3 * stride + e);
-    const auto ab = hn::InterleaveLower(d, a, b), ab2 = hn::InterleaveUpper(d, a, b);
-    const auto cf = hn::InterleaveLower(d, c, f), cf2 = hn::InterleaveUpper(d, c, f);
-    float* const to = keys + e * kKeyLanes;
-    hn::StoreU(hn::ConcatLowerLower(d, cf, ab), d, to);
-    hn::StoreU(hn::ConcatUpperUpper(d, cf, ab), d, to + kKeyLanes);
-    hn::StoreU(hn::ConcatLowerLower(d, cf2, ab2), d, to + 2 * kKeyLanes);
-    hn::StoreU(hn::ConcatUpperUpper(d, cf2, ab2), d, to + 3 * kKeyLanes);
+    const auto row = [&](size_t r) HWY_ATTR { return hn::LoadU(d, rows + r * stride + e); };
+    transpose_four(d, row(0), row(1), row(2), row(3), kKeyLanes, keys + e * kKeyLanes);
   }
+}
+
+// What four slots of an int8 cache get: their codes [4, elements], in which a slot's follow each
+// other.
+HWY_INLINE void place_four_keys(const int8_t* codes, size_t elements, uint8_t* keys) {
+  const hn::CappedTag<uint32_t, 4> d;
+  const hn::Repartition<uint8_t, decltype(d)> d8;
+  const auto offset = hn::BitCast(d, hn::Set(d8, kKeyOffset));
+  const auto row = [&](size_t r, size_t e) HWY_ATTR {
+    const auto* const from = reinterpret_cast<const uint8_t*>(codes) + r * elements + e;
+    return hn::Xor(hn::BitCast(d, hn::LoadU(d8, from)), offset);
+  };
+  for (size_t e = 0; e < elements; e += 16) {
+    transpose_four(d, row(0, e), row(1, e), row(2, e), row(3, e), kKeyLanes,
+                   reinterpret_cast<uint32_t*>(keys + e * kKeyLanes));
+  }
+}
+
+HWY_INLINE void place_four_values(const int8_t* codes, size_t elements, int8_t* values) {
+  const hn::CappedTag<int8_t, 16> d;
+  const hn::Repartition<int16_t, decltype(d)> d2;
+  for (size_t e = 0; e < elements; e += 16) {
+    const int8_t* const row = codes + e;
+    const auto a = hn::LoadU(d, row), b = hn::LoadU(d, row + elements);
+    const auto c = hn::LoadU(d, row + 2 * elements), f = hn::LoadU(d, row + 3 * elements);
+    const auto ab = hn::BitCast(d2, hn::InterleaveLower(d, a, b));
+    const auto cf = hn::BitCast(d2, hn::InterleaveLower(d, c, f));
+    const auto ab2 = hn::BitCast(d2, hn::InterleaveUpper(d, a, b));
+    const auto cf2 = hn::BitCast(d2, hn::InterleaveUpper(d, c, f));
+    auto* const to = reinterpret_cast<int16_t*>(values + e / kValueLanes * kValueLanes * kCacheTile);
+    hn::StoreU(hn::InterleaveLower(d2, ab, cf), d2, to);
+    hn::StoreU(hn::InterleaveUpper(d2, ab, cf), d2, to + 8);
+    hn::StoreU(hn::InterleaveLower(d2, ab2, cf2), d2, to + 16);
+    hn::StoreU(hn::InterleaveUpper(d2, ab2, cf2), d2, to + 24);
+  }
+}
+
+// `count` rows into slots [slot, slot + count) of one head of an int8 cache, keys or values.
+template <bool are_keys>
+HWY_INLINE void store_coded(size_t head_dim, bool transformed, size_t slot, size_t count,
+                            const float* rows, size_t stride, void* head, float* scales) {
+  const size_t elements = cache_row_elements(head_dim);
+  alignas(64) float row[kMaxHeadDim];
+  alignas(64) int8_t codes[4 * kMaxHeadDim];
+  for (size_t end = slot + count, some = 0; slot < end; slot += some) {
+    some = slot % 4 == 0 && end - slot >= 4 ? 4 : 1;
+    for (size_t r = 0; r < some; ++r, rows += stride) {
+      std::copy(rows, rows + head_dim, row);
+      std::fill(row + head_dim, row + elements, 0.0f);
+      scales[slot + r] = quantize_transformed(transformed, row, elements, codes + r * elements);
+    }
+    if constexpr (are_keys) {
+      auto* const keys = static_cast<uint8_t*>(head);
+      if (some == 4) {
+        place_four_keys(codes, elements, keys + q8_key_index(slot, 0, elements));
+      } else {
+        for (size_t e = 0; e < elements; ++e) {
+          keys[q8_key_index(slot, e, elements)] = static_cast<uint8_t>(codes[e] + kKeyOffset);
+        }
+      }
+    } else {
+      auto* const values = static_cast<int8_t*>(head);
+      if (some == 4) {
+        place_four_values(codes, elements, values + q8_value_index(slot, 0, elements));
+      } else {
+        for (size_t e = 0; e < elements; ++e) values[q8_value_index(slot, e, elements)] = codes[e];
+      }
+    }
+  }
+}
+
+void store_coded_keys(size_t head_dim, bool transformed, size_t slot, size_t count,
+                      const float* rows, size_t stride, void* head, float* scales) {
+  store_coded<true>(head_dim, transformed, slot, count, rows, stride, head, scales);
+}
+
+void store_coded_values(size_t head_dim, bool transformed, size_t slot, size_t count,
+                        const float* rows, size_t stride, void* head, float* scales) {
+  store_coded<false>(head_dim, transformed, slot, count, rows, stride, head, scales);
 }
 
 }  // namespace volvelle::VOLVELLE_TARGET
@@ -700,8 +850,9 @@ void store_row(CacheType type, size_t head_dim, const float* from, size_t start,
 
 }  // namespace
 
-HWY_EXPORT(transform);
 HWY_EXPORT(store_four_keys);
+HWY_EXPORT(store_coded_keys);
+HWY_EXPORT(store_coded_values);
 HWY_EXPORT(attend);
 HWY_EXPORT(attend_part);
 HWY_EXPORT(merge_parts);
@@ -745,38 +896,18 @@ void clear_partial(const AttentionShape& shape, size_t count, float* merged) {
   HWY_STATIC_DISPATCH(clear_partial)(shape, count, merged);
 }
 
-namespace {
-
-// Stores the codes of a row, each plus `offset`, where index(element) says; returns their scale.
-template <class Code, class Index>
-float store_codes(const float* row, size_t head_dim, bool transformed, int offset,
-                  const Index& index, Code* to) {
-  const size_t elements = cache_row_elements(head_dim);
-  float padded[kMaxHeadDim];
-  int8_t codes[kMaxHeadDim];
-  std::copy(row, row + head_dim, padded);
-  std::fill(padded + head_dim, padded + elements, 0.0f);
-  if (transformed) HWY_DYNAMIC_DISPATCH(transform)(padded, elements);
-  const float scale = quantize_q8(padded, elements, codes);
-  for (size_t e = 0; e < elements; ++e) to[index(e)] = static_cast<Code>(codes[e] + offset);
-  return scale;
-}
-
-}  // namespace
-
 void store_keys(const CacheView& cache, const AttentionShape& shape, size_t kv_head, size_t slot,
                 size_t count, const float* rows, size_t stride) {
   const size_t head_dim = shape.head_dim, elements = cache_row_elements(head_dim);
   const size_t before = kv_head * cache_slots(cache.type, cache.slots);
+  if (cache.type == CacheType::kQ8) {
+    HWY_DYNAMIC_DISPATCH(store_coded_keys)
+    (head_dim, q8_transforms_keys(shape), slot, count, rows, stride,
+     static_cast<uint8_t*>(cache.keys) + before * elements, cache.key_scales + before);
+    return;
+  }
   const bool fours = cache.type == CacheType::kF32 && head_dim == elements;
   for (const size_t end = slot + count; slot < end; ++slot, rows += stride) {
-    if (cache.type == CacheType::kQ8) {
-      cache.key_scales[before + slot] = store_codes(
-          rows, head_dim, q8_transforms_keys(shape), kKeyOffset,
-          [&](size_t e) { return q8_key_index(slot, e, elements); },
-          static_cast<uint8_t*>(cache.keys) + before * elements);
-      continue;
-    }
     const size_t start = before * elements + key_index(slot, 0, elements);
     if (fours && slot % 4 == 0 && end - slot >= 4) {
       HWY_DYNAMIC_DISPATCH(store_four_keys)
@@ -792,14 +923,15 @@ void store_values(const CacheView& cache, const AttentionShape& shape, size_t kv
                   size_t count, const float* rows, size_t stride) {
   const size_t head_dim = shape.head_dim, elements = cache_row_elements(head_dim);
   const size_t before = kv_head * cache_slots(cache.type, cache.slots);
+  if (cache.type == CacheType::kQ8) {
+    HWY_DYNAMIC_DISPATCH(store_coded_values)
+    (head_dim, q8_transforms_values(shape), slot, count, rows, stride,
+     static_cast<int8_t*>(cache.values) + before * elements, cache.value_scales + before);
+    return;
+  }
   for (const size_t end = slot + count; slot < end; ++slot, rows += stride) {
     const size_t start = (before + slot) * elements;
-    if (cache.type == CacheType::kQ8) {
-      cache.value_scales[before + slot] = store_codes(
-          rows, head_dim, q8_transforms_values(shape), 0,
-          [&](size_t e) { return q8_value_index(slot, e, elements); },
-          static_cast<int8_t*>(cache.values) + before * elements);
-    } else if (cache.type == CacheType::kF32 && head_dim == elements) {
+    if (cache.type == CacheType::kF32 && head_dim == elements) {
       std::copy_n(rows, head_dim, static_cast<float*>(cache.values) + start);
     } else {
       store_row(cache.type, head_dim, rows, start, 1, cache.values);

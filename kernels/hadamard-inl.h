@@ -42,11 +42,16 @@ HWY_INLINE hn::Vec<Floats> transform_lanes(size_t block, hn::Vec<Floats> v) {
 }
 
 // Butterflies of `stride` in [count]; with `twice`, those of 2 * stride as well. Outputs are
-// multiplied by `scale`.
-template <bool twice>
-HWY_INLINE void transform_strides(size_t stride, size_t count, float scale, float* x) {
+// multiplied by `scale`, and see(vector) is called with them.
+template <bool twice, class See>
+HWY_INLINE void transform_strides(size_t stride, size_t count, float scale, float* x,
+                                  const See& see) {
   const Floats d;
-  const auto factor = hn::Set(d, scale);
+  const auto store = [&](hn::Vec<Floats> v, size_t i) HWY_ATTR {
+    const auto scaled = hn::Mul(v, hn::Set(d, scale));
+    see(scaled);
+    hn::StoreU(scaled, d, x + i);
+  };
   constexpr size_t parts = twice ? 4 : 2;
   for (size_t start = 0; start < count; start += parts * stride) {
     for (size_t i = start; i < start + stride; i += hn::Lanes(d)) {
@@ -55,24 +60,27 @@ HWY_INLINE void transform_strides(size_t stride, size_t count, float scale, floa
       if constexpr (twice) {
         const auto c = hn::LoadU(d, x + i + 2 * stride), e = hn::LoadU(d, x + i + 3 * stride);
         const auto later_sum = hn::Add(c, e), later_difference = hn::Sub(c, e);
-        hn::StoreU(hn::Mul(hn::Sub(sum, later_sum), factor), d, x + i + 2 * stride);
-        hn::StoreU(hn::Mul(hn::Sub(difference, later_difference), factor), d, x + i + 3 * stride);
+        store(hn::Sub(sum, later_sum), i + 2 * stride);
+        store(hn::Sub(difference, later_difference), i + 3 * stride);
         sum = hn::Add(sum, later_sum);
         difference = hn::Add(difference, later_difference);
       }
-      hn::StoreU(hn::Mul(sum, factor), d, x + i);
-      hn::StoreU(hn::Mul(difference, factor), d, x + i + stride);
+      store(sum, i);
+      store(difference, i + stride);
     }
   }
 }
 
 // Butterflies within vectors, each of which holds whole blocks or is part of one. Outputs are
-// multiplied by `scale`.
-HWY_INLINE void transform_vectors(size_t block, size_t count, float scale, float* x) {
+// multiplied by `scale`, and see(vector) is called with them, of a part of one with zeros.
+template <class See>
+HWY_INLINE void transform_vectors(size_t block, size_t count, float scale, float* x,
+                                  const See& see) {
   const Floats d;
   for_each_vector(d, count, [&](auto part, size_t i) HWY_ATTR {
-    const auto v = transform_lanes(block, part.load(d, x + i));
-    part.store(hn::Mul(v, hn::Set(d, scale)), d, x + i);
+    const auto v = hn::Mul(transform_lanes(block, part.load(d, x + i)), hn::Set(d, scale));
+    see(v);
+    part.store(v, d, x + i);
   });
 }
 
@@ -85,8 +93,10 @@ HWY_INLINE void butterfly(hn::Vec<Floats>& a, hn::Vec<Floats>& b) {
 // Vectors that butterflies join while they stay in registers.
 constexpr size_t kGroup = 8;
 
-// All butterflies within kGroup vectors. Outputs are multiplied by `scale`.
-HWY_INLINE void transform_group(float scale, float* x) {
+// All butterflies within kGroup vectors. Outputs are multiplied by `scale`, and see(vector) is
+// called with them.
+template <class See>
+HWY_INLINE void transform_group(float scale, float* x, const See& see) {
   const Floats d;
   const size_t n = hn::Lanes(d);
   const auto load = [&](size_t i) HWY_ATTR { return transform_lanes(n, hn::LoadU(d, x + i * n)); };
@@ -95,8 +105,11 @@ HWY_INLINE void transform_group(float scale, float* x) {
   butterfly(v0, v1), butterfly(v2, v3), butterfly(v4, v5), butterfly(v6, v7);
   butterfly(v0, v2), butterfly(v1, v3), butterfly(v4, v6), butterfly(v5, v7);
   butterfly(v0, v4), butterfly(v1, v5), butterfly(v2, v6), butterfly(v3, v7);
-  const auto store = [&](size_t i, hn::Vec<Floats> v)
-                         HWY_ATTR { hn::StoreU(hn::Mul(v, hn::Set(d, scale)), d, x + i * n); };
+  const auto store = [&](size_t i, hn::Vec<Floats> v) HWY_ATTR {
+    v = hn::Mul(v, hn::Set(d, scale));
+    see(v);
+    hn::StoreU(v, d, x + i * n);
+  };
   store(0, v0), store(1, v1), store(2, v2), store(3, v3);
   store(4, v4), store(5, v5), store(6, v6), store(7, v7);
 }
@@ -106,27 +119,39 @@ HWY_INLINE void transform_group(float scale, float* x) {
 //
 //   x      [count]
 //   block  a power of two that divides `count`
-HWY_INLINE void transform_blocks(size_t block, size_t count, float scale, float* x) {
+//   see    called with every vector of the outputs; zeros stand past the row's end
+template <class See>
+HWY_INLINE void transform_blocks(size_t block, size_t count, float scale, float* x,
+                                 const See& see) {
+  const auto look_away = [](hn::Vec<Floats>) HWY_ATTR {};
   const size_t lanes = hn::Lanes(Floats());
   size_t stride = lanes;  // up to which butterflies are done
   if (block >= kGroup * lanes) {
     stride = kGroup * lanes;
-    const float factor = block == stride ? scale : 1.0f;
-    for (size_t i = 0; i < count; i += stride) transform_group(factor, x + i);
-  } else {
-    transform_vectors(block, count, block <= lanes ? scale : 1.0f, x);
-  }
-  while (stride < block) {
-    const bool twice = 2 * stride < block;
-    const size_t next = stride * (twice ? 4 : 2);
-    const float factor = next >= block ? scale : 1.0f;
-    if (twice) {
-      transform_strides<true>(stride, count, factor, x);
-    } else {
-      transform_strides<false>(stride, count, factor, x);
+    for (size_t i = 0; i < count; i += stride) {
+      if (block == stride) {
+        transform_group(scale, x + i, see);
+      } else {
+        transform_group(1.0f, x + i, look_away);
+      }
     }
-    stride = next;
+  } else if (block <= lanes) {
+    transform_vectors(block, count, scale, x, see);
+  } else {
+    transform_vectors(block, count, 1.0f, x, look_away);
   }
+  for (; 4 * stride < block; stride *= 4) {
+    transform_strides<true>(stride, count, 1.0f, x, look_away);
+  }
+  if (4 * stride == block) {
+    transform_strides<true>(stride, count, scale, x, see);
+  } else if (2 * stride == block) {
+    transform_strides<false>(stride, count, scale, x, see);
+  }
+}
+
+HWY_INLINE void transform_blocks(size_t block, size_t count, float scale, float* x) {
+  transform_blocks(block, count, scale, x, [](hn::Vec<Floats>) HWY_ATTR {});
 }
 
 }  // namespace volvelle::VOLVELLE_TARGET

@@ -51,10 +51,12 @@ template <class D, class V = hn::Vec<D>>
 HWY_INLINE V exp_of_weight(D d, V x) {
   const hn::RebindToSigned<D> di;
   const V power = hn::Mul(hn::Max(x, hn::Set(d, -87.0f)), hn::Set(d, 1.44269504f));
-  const V n = hn::Round(power);
+  // At this magnitude a float's last bit is one: the sum is rounded, and its bits end with n's.
+  const V whole = hn::Set(d, 0x1.8p23f), shifted = hn::Add(power, whole);
+  const V n = hn::Sub(shifted, whole);
   const V p = polynomial(d, hn::Sub(power, n), 1.0f, 0.693147004f, 0.240222424f, 0.0555073359f,
                          0.009671513f, 0.00132647273f);
-  return hn::BitCast(d, hn::Add(hn::BitCast(di, p), hn::ShiftLeft<23>(hn::ConvertTo(di, n))));
+  return hn::BitCast(d, hn::Add(hn::BitCast(di, p), hn::ShiftLeft<23>(hn::BitCast(di, shifted))));
 }
 
 // tanh(x), within 3 ulp.

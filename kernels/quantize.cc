@@ -1,12 +1,16 @@
 #include "kernels/quantize.h"
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/quantize.cc"
 #include "hwy/foreach_target.h"
 // After foreach_target.h, which includes this file once per target.
 #include "hwy/highway.h"
+#include "kernels/hadamard-inl.h"
+#include "kernels/quantize-inl.h"
 #include "kernels/vectors-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -18,82 +22,93 @@ using Halves = hn::Rebind<hwy::float16_t, Floats>;
 using HalfBits = hn::Rebind<uint16_t, Floats>;
 
 float quantize_q8(const float* x, size_t count, int8_t* codes) {
-  const Floats d;
-  auto largest = hn::Zero(d);
-  for_each_vector(d, count, [&](auto lanes, size_t i) HWY_ATTR {
-    largest = hn::Max(largest, hn::Abs(lanes.load(d, x + i)));
-  });
-  const float scale = hn::ReduceMax(d, largest) / 127.0f;
-  const float divisor = scale > 0 ? scale : 1.0f;
-  for_each_vector(d, count, [&](auto lanes, size_t i) HWY_ATTR {
-    const auto code = hn::Div(lanes.load(d, x + i), hn::Set(d, divisor));
-    // A denormal scale is rounded so coarsely that a code could pass 127.
-    const auto bounded = hn::Min(hn::Max(code, hn::Set(d, -127.0f)), hn::Set(d, 127.0f));
-    lanes.store(hn::DemoteTo(Codes(), hn::NearestInt(bounded)), Codes(), codes + i);
-  });
-  return scale;
+  return quantize_symmetric(x, count, codes);
 }
 
-HWY_INLINE hn::Vec<hn::RebindToSigned<Floats>> to_steps(hn::Vec<Floats> x, hn::Vec<Floats> factor) {
-  return hn::NearestInt(hn::Mul(x, factor));
+// Rotates a row; returns what its elements are to be multiplied by, and what its codes mean.
+HWY_INLINE float rotate_and_measure(size_t block, float* x, size_t count, int32_t offset,
+                                    RowCode& mean) {
+  const Floats d;
+  auto least = hn::Zero(d), greatest = least, sum = least;
+  const auto see = [&](hn::Vec<Floats> v) HWY_ATTR {
+    least = hn::Min(least, v);
+    greatest = hn::Max(greatest, v);
+    sum = hn::Add(sum, v);
+  };
+  if (block > 1) {
+    transform_blocks(block, count, 1 / std::sqrt(static_cast<float>(block)), x, see);
+  } else {
+    for_each_vector(d, count, [&](auto lanes, size_t i) HWY_ATTR { see(lanes.load(d, x + i)); });
+  }
+  const float low = hn::ReduceMin(d, least);
+  mean.scale = (hn::ReduceMax(d, greatest) - low) / 255.0f;
+  // A NaN or an infinity lasts in a sum, which may overflow without one.
+  if (!std::isfinite(hn::ReduceSum(d, sum)) &&
+      !std::all_of(x, x + count, [](float value) { return std::isfinite(value); })) {
+    mean = {offset - 128, std::numeric_limits<float>::quiet_NaN()};
+    return 0;
+  }
+  const float inverse = inverse_of(mean.scale);
+  mean.zero_point = static_cast<int32_t>(std::nearbyint(-128.0f - low * inverse)) + offset;
+  return inverse;
+}
+
+template <class DCode>
+HWY_INLINE void write_codes(DCode dc, const float* x, size_t count, float inverse,
+                            int32_t zero_point, hn::TFromD<DCode>* codes) {
+  const Floats d;
+  const hn::RebindToSigned<Floats> di;
+  const size_t lanes = hn::Lanes(d);
+  const auto factor = hn::Set(d, inverse);
+  const hn::Repartition<int16_t, Floats> dh;
+  const hn::Repartition<hn::TFromD<DCode>, Floats> whole;
+  const auto shift = hn::Set(dh, static_cast<int16_t>(zero_point));
+  size_t i = 0;
+  for (; i + 4 * lanes <= count; i += 4 * lanes) {
+    // At this magnitude a float's last bit is a whole step, so that it rounds as NearestInt does,
+    // and the last 16 bits are the step as an integer.
+    const auto steps = [&](size_t at) HWY_ATTR {
+      const auto step = hn::Mul(hn::LoadU(d, x + i + at * lanes), factor);
+      return hn::BitCast(dh, hn::Add(step, hn::Set(d, 0x1.8p23f)));
+    };
+    const auto ab = hn::Add(hn::ConcatEven(dh, steps(1), steps(0)), shift);
+    const auto ce = hn::Add(hn::ConcatEven(dh, steps(3), steps(2)), shift);
+    hn::StoreU(hn::OrderedDemote2To(whole, ab, ce), whole, codes + i);
+  }
+  const auto zero = hn::Set(di, zero_point);
+  for_each_vector(d, count - i, [&](auto part, size_t at) HWY_ATTR {
+    const auto step = hn::NearestInt(hn::Mul(part.load(d, x + i + at), factor));
+    part.store(hn::DemoteTo(dc, hn::Add(step, zero)), dc, codes + i + at);
+  });
 }
 
 // Codes of signed bytes, to which `offset` is added.
 template <class DCode>
-HWY_INLINE RowCode quantize_row(DCode dc, int32_t offset, const float* x, size_t count,
-                                hn::TFromD<DCode>* codes) {
-  const Floats d;
-  const hn::RebindToSigned<Floats> di;
-  auto least = hn::Zero(d), greatest = least, poison = least;
-  const auto see = [&](auto a, auto b) HWY_ATTR {
-    least = hn::Min(least, hn::Min(a, b)), greatest = hn::Max(greatest, hn::Max(a, b));
-    // NaN for NaN and infinity, else zero
-    poison = hn::Or(poison, hn::Or(hn::Sub(a, a), hn::Sub(b, b)));
-  };
-  const size_t lanes = hn::Lanes(d);
-  size_t i = 0;
-  for (; i + 2 * lanes <= count; i += 2 * lanes) {
-    see(hn::LoadU(d, x + i), hn::LoadU(d, x + i + lanes));
+HWY_INLINE void quantize_rows(DCode dc, int32_t offset, size_t block, float* x, size_t rows,
+                              size_t count, hn::TFromD<DCode>* codes, size_t stride,
+                              RowCode* means) {
+  constexpr size_t kAtOnce = 4;  // rows whose reductions are under way at once
+  float inverses[kAtOnce];
+  for (size_t first = 0; first < rows; first += kAtOnce) {
+    const size_t end = std::min(first + kAtOnce, rows);
+    for (size_t r = first; r < end; ++r) {
+      inverses[r - first] = rotate_and_measure(block, x + r * count, count, offset, means[r]);
+    }
+    for (size_t r = first; r < end; ++r) {
+      write_codes(dc, x + r * count, count, inverses[r - first], means[r].zero_point,
+                  codes + r * stride);
+    }
   }
-  for (; i < count; i += lanes) {
-    const auto a = hn::LoadN(d, x + i, count - i);
-    see(a, a);
-  }
-  const float low = hn::ReduceMin(d, least);
-  const float high = hn::ReduceMax(d, greatest);
-  const float nothing = hn::ReduceSum(d, poison);
-  RowCode code{0, (high - low) / 255.0f};
-  const float inverse = nothing == 0 && code.scale >= 0x1p-126f ? 1.0f / code.scale : 0.0f;
-  if (nothing != 0) code.scale = nothing;
-  code.zero_point =
-      static_cast<int32_t>(std::nearbyint(-128.0f - (inverse > 0 ? low * inverse : 0))) + offset;
-  const auto zero = hn::Set(di, code.zero_point);
-  const auto factor = hn::Set(d, inverse);
-  const hn::Repartition<int16_t, Floats> dh;
-  const hn::Repartition<hn::TFromD<DCode>, Floats> whole;
-  const auto shift = hn::Set(dh, static_cast<int16_t>(code.zero_point));
-  for (i = 0; i + 4 * lanes <= count; i += 4 * lanes) {
-    const auto a = to_steps(hn::LoadU(d, x + i), factor);
-    const auto b = to_steps(hn::LoadU(d, x + i + lanes), factor);
-    const auto c = to_steps(hn::LoadU(d, x + i + 2 * lanes), factor);
-    const auto e = to_steps(hn::LoadU(d, x + i + 3 * lanes), factor);
-    const auto ab = hn::Add(hn::OrderedDemote2To(dh, a, b), shift);
-    const auto ce = hn::Add(hn::OrderedDemote2To(dh, c, e), shift);
-    hn::StoreU(hn::OrderedDemote2To(whole, ab, ce), whole, codes + i);
-  }
-  for_each_vector(d, count - i, [&](auto part, size_t at) HWY_ATTR {
-    const auto step = to_steps(part.load(d, x + i + at), factor);
-    part.store(hn::DemoteTo(dc, hn::Add(step, zero)), dc, codes + i + at);
-  });
-  return code;
 }
 
-RowCode quantize_activations(const float* x, size_t count, int8_t* codes) {
-  return quantize_row(Codes(), 0, x, count, codes);
+void quantize_signed(size_t block, float* x, size_t rows, size_t count, int8_t* codes,
+                     size_t stride, RowCode* means) {
+  quantize_rows(Codes(), 0, block, x, rows, count, codes, stride, means);
 }
 
-RowCode quantize_unsigned(const float* x, size_t count, uint8_t* codes) {
-  return quantize_row(UnsignedCodes(), 128, x, count, codes);
+void quantize_unsigned(size_t block, float* x, size_t rows, size_t count, uint8_t* codes,
+                       size_t stride, RowCode* means) {
+  quantize_rows(UnsignedCodes(), 128, block, x, rows, count, codes, stride, means);
 }
 
 void dequantize_q8(const int8_t* codes, float scale, size_t count, float* y) {
@@ -129,7 +144,7 @@ HWY_AFTER_NAMESPACE();
 namespace volvelle {
 
 HWY_EXPORT(quantize_q8);
-HWY_EXPORT(quantize_activations);
+HWY_EXPORT(quantize_signed);
 HWY_EXPORT(quantize_unsigned);
 HWY_EXPORT(dequantize_q8);
 HWY_EXPORT(to_f16);
@@ -139,12 +154,14 @@ float quantize_q8(const float* x, size_t count, int8_t* codes) {
   return HWY_DYNAMIC_DISPATCH(quantize_q8)(x, count, codes);
 }
 
-RowCode quantize_activations(const float* x, size_t count, int8_t* codes) {
-  return HWY_DYNAMIC_DISPATCH(quantize_activations)(x, count, codes);
+void quantize_rows(size_t block, float* x, size_t rows, size_t count, int8_t* codes, size_t stride,
+                   RowCode* means) {
+  HWY_DYNAMIC_DISPATCH(quantize_signed)(block, x, rows, count, codes, stride, means);
 }
 
-RowCode quantize_unsigned(const float* x, size_t count, uint8_t* codes) {
-  return HWY_DYNAMIC_DISPATCH(quantize_unsigned)(x, count, codes);
+void quantize_rows(size_t block, float* x, size_t rows, size_t count, uint8_t* codes, size_t stride,
+                   RowCode* means) {
+  HWY_DYNAMIC_DISPATCH(quantize_unsigned)(block, x, rows, count, codes, stride, means);
 }
 
 void dequantize_q8(const int8_t* codes, float scale, size_t count, float* y) {

@@ -11,8 +11,8 @@ namespace volvelle {
 // Weights in a row of a four-bit tensor that share a scale: the model file's and XNNPACK's block.
 inline constexpr size_t kQ4Block = 32;
 
-// Symmetric int8: returns the scale max|x| / 127 and writes codes round(x / scale) (ties to even),
-// so that x is about code * scale. A row of zeros has scale 0 and codes 0.
+// Symmetric int8: returns the scale max|x| / 127 and writes codes round(x * (1 / scale)) (ties to
+// even), so that x is about code * scale. Where the scale is 0 or denormal, codes are 0.
 //
 //   x      [count] finite floats
 //   codes  [count]
@@ -24,16 +24,19 @@ struct RowCode {
   float scale = 0;
 };
 
-// Asymmetric int8 of one token's activations: 255 steps from the least to the greatest element,
-// both of which zero widens, so that 0 is code zero_point exactly. A row with a NaN or an infinity
-// gets a scale that is not a number.
+// Rotates rows of activations (hadamard.h), in place, and quantises each on its own: 255 steps from
+// the least to the greatest element, both of which zero widens, so that 0 is code zero_point
+// exactly. A row with a NaN or an infinity gets a scale that is not a number.
 //
-//   x      [count]
-//   codes  [count]
-RowCode quantize_activations(const float* x, size_t count, int8_t* codes);
-
-// The same with codes, and a zero point, that are 128 more.
-RowCode quantize_unsigned(const float* x, size_t count, uint8_t* codes);
+//   block  of the rotation; 1: none
+//   x      [rows, count]
+//   codes  row r's [count] from r * stride on; as unsigned bytes they are 128 more, as is the zero
+//          point
+//   means  [rows]
+void quantize_rows(size_t block, float* x, size_t rows, size_t count, int8_t* codes, size_t stride,
+                   RowCode* means);
+void quantize_rows(size_t block, float* x, size_t rows, size_t count, uint8_t* codes, size_t stride,
+                   RowCode* means);
 
 // y = codes * scale.
 void dequantize_q8(const int8_t* codes, float scale, size_t count, float* y);
@@ -44,8 +47,10 @@ void to_f16(const float* x, size_t count, uint16_t* y);
 void from_f16(const uint16_t* x, size_t count, float* y);
 
 namespace scalar {
-RowCode quantize_activations(const float* x, size_t count, int8_t* codes);
-RowCode quantize_unsigned(const float* x, size_t count, uint8_t* codes);
+void quantize_rows(size_t block, float* x, size_t rows, size_t count, int8_t* codes, size_t stride,
+                   RowCode* means);
+void quantize_rows(size_t block, float* x, size_t rows, size_t count, uint8_t* codes, size_t stride,
+                   RowCode* means);
 float quantize_q8(const float* x, size_t count, int8_t* codes);
 void dequantize_q8(const int8_t* codes, float scale, size_t count, float* y);
 void to_f16(const float* x, size_t count, uint16_t* y);

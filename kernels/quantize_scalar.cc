@@ -2,6 +2,7 @@
 #include <cmath>
 #include <limits>
 
+#include "kernels/hadamard.h"
 #include "kernels/quantize.h"
 
 namespace volvelle::scalar {
@@ -36,14 +37,14 @@ float quantize_q8(const float* x, size_t count, int8_t* codes) {
   float largest = 0;
   for (size_t i = 0; i < count; ++i) largest = std::max(largest, std::fabs(x[i]));
   const float scale = largest / 127.0f;
-  for (size_t i = 0; i < count; ++i) {
-    const float code = scale > 0 ? std::nearbyint(x[i] / scale) : 0.0f;
-    codes[i] = static_cast<int8_t>(std::fmin(std::fmax(code, -127.0f), 127.0f));
-  }
+  const float inverse = scale >= std::numeric_limits<float>::min() ? 1.0f / scale : 0.0f;
+  for (size_t i = 0; i < count; ++i) codes[i] = static_cast<int8_t>(std::nearbyint(x[i] * inverse));
   return scale;
 }
 
-RowCode quantize_activations(const float* x, size_t count, int8_t* codes) {
+namespace {
+
+RowCode quantize_row(const float* x, size_t count, int8_t* codes) {
   float least = 0, greatest = 0;
   bool finite = true;
   for (size_t i = 0; i < count; ++i) {
@@ -63,11 +64,23 @@ RowCode quantize_activations(const float* x, size_t count, int8_t* codes) {
   return code;
 }
 
-RowCode quantize_unsigned(const float* x, size_t count, uint8_t* codes) {
-  RowCode code = quantize_activations(x, count, reinterpret_cast<int8_t*>(codes));
-  code.zero_point += 128;
-  for (size_t i = 0; i < count; ++i) codes[i] ^= 128;
-  return code;
+}  // namespace
+
+void quantize_rows(size_t block, float* x, size_t rows, size_t count, int8_t* codes, size_t stride,
+                   RowCode* means) {
+  for (size_t r = 0; r < rows; ++r) {
+    hadamard(block, count, x + r * count);
+    means[r] = quantize_row(x + r * count, count, codes + r * stride);
+  }
+}
+
+void quantize_rows(size_t block, float* x, size_t rows, size_t count, uint8_t* codes, size_t stride,
+                   RowCode* means) {
+  scalar::quantize_rows(block, x, rows, count, reinterpret_cast<int8_t*>(codes), stride, means);
+  for (size_t r = 0; r < rows; ++r) {
+    means[r].zero_point += 128;
+    for (size_t i = 0; i < count; ++i) codes[r * stride + i] ^= 128;
+  }
 }
 
 void dequantize_q8(const int8_t* codes, float scale, size_t count, float* y) {

@@ -19,6 +19,12 @@ size_t padded(size_t floats) {
   return (floats + XNN_EXTRA_BYTES / sizeof(float) + 15) / 16 * 16;
 }
 
+// Tokens of a sentence from which on its keys and values are worth their codes.
+constexpr size_t kLeastCoded = 48;
+// Slots of an int8 cache for each of a float cache: both in their whole groups.
+constexpr size_t kCodedSlots = kCacheTile / kKeyLanes;
+static_assert(kCodedSlots <= sizeof(float));  // so codes fit where floats do
+
 // y [width] of x [rows, width]
 void pool_rows(Pooling pooling, const float* x, size_t rows, size_t width, float* y) {
   switch (pooling) {
@@ -73,18 +79,22 @@ struct Encoder::State {
   std::optional<StackOperator> blocks;
   std::vector<LinearOperator> layers;  // of the task
   AlignedBuffer cache_buffer, scratch;
-  std::vector<CacheView> caches;  // [layers], each over the same buffer
-  float* rows[2] = {};            // [chunk, widest of the task's rows]
-  CacheView view;                 // of the sentence that was asked for last
+  CacheView cache;      // which all layers share
+  float* rows[2] = {};  // [chunk, widest of the task's rows]
+  CacheView view;       // of the sentence that was asked for last
   std::vector<int32_t> tokens, types;
   std::vector<SequenceChunk> sequences;
-
   std::vector<size_t> first_slots;  // [sequences]
+  bool exact = false;               // float linears: keys and values stay floats as well
 
   const Stack& stack() const { return *model->encoder(); }
-  // Of the cache. Sentences lie in it one after the other, each in whole groups of key lanes; many
-  // short ones fill it before they are a chunk.
+  // Of the cache, for floats. Sentences lie in it one after the other, each with all its heads in
+  // whole groups of key lanes; many short ones fill it before they are a chunk.
   size_t slots() const { return 2 * cache_slots(CacheType::kF32, chunk); }
+  // How a sentence of so many tokens is kept. Codes pay for themselves where each is read often.
+  CacheType type_for(size_t count) const {
+    return exact || count < kLeastCoded ? CacheType::kF32 : CacheType::kQ8;
+  }
   Result<void> reserve();
   Result<void> check(std::span<const Sentence> sentences) const;
   Result<void> run_chunk(std::span<const Sentence> sentences, size_t first, const Sink& sink);
@@ -107,17 +117,21 @@ Result<void> Encoder::State::reserve() {
   VOLVELLE_ASSIGN_OR_RETURN(StackOperator made,
                             StackOperator::make(*model, stack, pool, packed, chunk, inputs, chunk));
   blocks = std::move(made);
-  size_t part = 0;  // of keys, and of values
+  exact = stack.blocks.front().attention.qkv.weight->type == TensorType::kF32;
+  size_t heads = 0, part = 0;  // floats of keys, and of values
   for (const Block& block : stack.blocks) {
-    part = std::max(
-        part, block.attention.kv_heads * slots() * cache_row_elements(block.attention.head_dim));
+    const Attention& attention = block.attention;
+    heads = std::max(heads, attention.kv_heads);
+    part = std::max(part, attention.kv_heads * slots() * cache_row_elements(attention.head_dim));
   }
-  VOLVELLE_ASSIGN_OR_RETURN(cache_buffer, AlignedBuffer::make(2 * part * sizeof(float)));
+  const size_t scales = exact ? 0 : heads * slots() * kCodedSlots;
+  VOLVELLE_ASSIGN_OR_RETURN(cache_buffer,
+                            AlignedBuffer::make(2 * (part + scales) * sizeof(float)));
   float* const keys = cache_buffer.as<float>().data();
-  for (size_t i = 0; i < stack.blocks.size(); ++i) {
-    caches.push_back(
-        {.type = CacheType::kF32, .keys = keys, .values = keys + part, .slots = slots()});
-  }
+  cache.keys = keys;
+  cache.values = keys + part;
+  cache.key_scales = keys + 2 * part;
+  cache.value_scales = cache.key_scales + scales;
   const size_t floats = padded(chunk * widest);
   VOLVELLE_ASSIGN_OR_RETURN(scratch, AlignedBuffer::make(2 * floats * sizeof(float)));
   rows[0] = scratch.as<float>().data();
@@ -229,11 +243,18 @@ Result<void> Encoder::State::run_chunk(std::span<const Sentence> sentences, size
     types.resize(tokens.size());
   }
   const auto cache_of = [&](size_t layer, size_t sequence) -> const CacheView& {
-    const size_t at =
-        first_slots[sequence] * cache_row_elements(stack.blocks[layer].attention.head_dim);
-    view = caches[layer];
-    view.keys = static_cast<float*>(view.keys) + at;
-    view.values = static_cast<float*>(view.values) + at;
+    const Attention& attention = stack.blocks[layer].attention;
+    const size_t rows_before = first_slots[sequence] * attention.kv_heads;
+    const size_t before = rows_before * cache_row_elements(attention.head_dim);
+    view = cache;
+    view.slots = sequences[sequence].tokens;
+    view.type = type_for(view.slots);
+    view.keys = static_cast<float*>(view.keys) + before;
+    view.values = static_cast<float*>(view.values) + before;
+    if (view.type == CacheType::kQ8) {
+      view.key_scales += rows_before * kCodedSlots;
+      view.value_scales += rows_before * kCodedSlots;
+    }
     return view;
   };
   VOLVELLE_ASSIGN_OR_RETURN(float* const x,

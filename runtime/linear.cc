@@ -5,17 +5,17 @@
 #include <string_view>
 #include <utility>
 
-#include "kernels/hadamard.h"
 #include "kernels/int8_product.h"
 #include "kernels/quantize.h"
 #include "kernels/thin_product.h"
 
 namespace volvelle {
 Result<LinearScratch> LinearScratch::make(size_t rows, size_t columns, size_t threads) {
-  // XNNPACK may read a little past the rows it is given.
-  const size_t floats = std::max(rows, threads) * columns + XNN_EXTRA_BYTES / sizeof(float);
   LinearScratch scratch;
-  scratch.columns_ = columns;
+  scratch.floats_of_thread_ = std::max(columns, kFloatsAtHand);
+  // XNNPACK may read a little past the rows it is given.
+  const size_t floats = std::max(rows * columns, threads * scratch.floats_of_thread_) +
+                        XNN_EXTRA_BYTES / sizeof(float);
   VOLVELLE_ASSIGN_OR_RETURN(scratch.rows_, AlignedBuffer::make(floats * sizeof(float)));
   const size_t blocks = (columns + kQ4Block - 1) / kQ4Block;
   VOLVELLE_ASSIGN_OR_RETURN(scratch.sums_, AlignedBuffer::make(rows * blocks * sizeof(float)));
@@ -80,18 +80,28 @@ Result<void> LinearOperator::prepare(const float* x, size_t rows, float* y,
   return {};
 }
 
-void LinearOperator::encode(float* row, size_t r, const LinearScratch& scratch) const {
-  float* side = scratch.side() + r * side_.inputs;
-  for (const uint32_t column : side_columns_) *side++ = std::exchange(row[column], 0.0f);
-  hadamard(rotation_, inputs_, row);
-  if (minima_.codes != nullptr) sum_blocks(row, inputs_, scratch.sums() + r * minima_.inputs);
-  int8_t* const codes = scratch.codes() + r * padded_inputs_;
-  if (int8_.outputs > 0) {
-    scratch.params()[r] = quantize_unsigned(row, inputs_, reinterpret_cast<uint8_t*>(codes));
-    return;
+void LinearOperator::encode(float* x, size_t first, size_t rows,
+                            const LinearScratch& scratch) const {
+  float* side = scratch.side() + first * side_.inputs;
+  for (size_t r = 0; r < rows && !side_columns_.empty(); ++r) {
+    for (const uint32_t column : side_columns_) {
+      *side++ = std::exchange(x[r * inputs_ + column], 0.0f);
+    }
   }
-  scratch.params()[r] = quantize_activations(row, inputs_, codes);
-  std::fill(codes + inputs_, codes + padded_inputs_, int8_t{0});
+  int8_t* const codes = scratch.codes() + first * padded_inputs_;
+  RowCode* const means = scratch.params() + first;
+  if (int8_.outputs > 0) {
+    quantize_rows(rotation_, x, rows, inputs_, reinterpret_cast<uint8_t*>(codes), padded_inputs_,
+                  means);
+  } else {
+    quantize_rows(rotation_, x, rows, inputs_, codes, padded_inputs_, means);
+    for (size_t r = 0; r < rows; ++r) {
+      std::fill(codes + r * padded_inputs_ + inputs_, codes + (r + 1) * padded_inputs_, int8_t{0});
+    }
+  }
+  for (size_t r = 0; r < rows && minima_.codes != nullptr; ++r) {
+    sum_blocks(x + r * inputs_, inputs_, scratch.sums() + (first + r) * minima_.inputs);
+  }
 }
 
 void LinearOperator::add_thin_products(size_t rows, float* y, const LinearScratch& scratch,

@@ -7,6 +7,7 @@
 
 #include <xnnpack.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -24,6 +25,9 @@ namespace volvelle {
 
 // Rows that one thread takes at a time.
 inline constexpr size_t kRowsPerTask = 16;
+
+// Floats that a thread has at hand while they become codes: a few short rows, or a long one.
+inline constexpr size_t kFloatsAtHand = 2048;
 
 // Calls function(first, count, thread) for consecutive rows until all `rows` are done, on the
 // threads of `pool`.
@@ -51,7 +55,7 @@ class LinearObserver {
 // other.
 class LinearScratch {
  public:
-  // Room for `rows` rows of up to `columns` elements, and a row of its own for each thread.
+  // Room for `rows` rows of up to `columns` elements, and a few rows of its own for each thread.
   static Result<LinearScratch> make(size_t rows, size_t columns, size_t threads);
 
   // Null: none. Outlives the scratch.
@@ -59,7 +63,7 @@ class LinearScratch {
   LinearObserver* observer() const { return observer_; }
 
   float* rows() const { return rows_.as<float>().data(); }
-  float* row_of(size_t thread) const { return rows() + thread * columns_; }
+  float* rows_of(size_t thread) const { return rows() + thread * floats_of_thread_; }
   float* sums() const { return sums_.as<float>().data(); }
   float* side() const { return side_.as<float>().data(); }
   int8_t* codes() const { return codes_.as<int8_t>().data(); }
@@ -70,7 +74,7 @@ class LinearScratch {
   }
 
  private:
-  size_t columns_ = 0;
+  size_t floats_of_thread_ = 0;
   AlignedBuffer rows_;  // those past the threads' are touched by float linears only
   AlignedBuffer sums_;  // [rows, blocks], where weights have minima
   AlignedBuffer side_;  // [rows, side columns], where they have those
@@ -96,11 +100,15 @@ class LinearOperator {
     LinearObserver* const observer = scratch.observer();
     for_rows(pool, rows, [&](size_t first, size_t count, size_t thread) {
       if (type_ == TensorType::kF32) return make(first, count, scratch.rows() + first * inputs_);
-      float* const row = scratch.row_of(thread);
-      for (size_t r = first; r < first + count; ++r) {
-        make(r, 1, row);
-        if (observer != nullptr) observer->see(*weight_, r, row);
-        encode(row, r, scratch);
+      const size_t together = std::clamp<size_t>(kFloatsAtHand / inputs_, 1, 4);
+      float* const rows_at_hand = scratch.rows_of(thread);
+      for (const size_t end = first + count; first < end; first += together) {
+        const size_t some = std::min(together, end - first);
+        make(first, some, rows_at_hand);
+        for (size_t r = 0; observer != nullptr && r < some; ++r) {
+          observer->see(*weight_, first + r, rows_at_hand + r * inputs_);
+        }
+        encode(rows_at_hand, first, some, scratch);
       }
     });
     if (observer != nullptr) {
@@ -119,9 +127,9 @@ class LinearOperator {
                    const ThreadPool& pool);
 
  private:
-  // Takes the side columns out of `row`, rotates it, in place, and stores it as row `r` of the
-  // operator's inputs.
-  void encode(float* row, size_t r, const LinearScratch& scratch) const;
+  // Takes the side columns out of x [rows, inputs], rotates it, in place, and stores it as rows
+  // `first` and after of the operator's inputs.
+  void encode(float* x, size_t first, size_t rows, const LinearScratch& scratch) const;
   // Of float rows x, or of those that are encoded.
   Result<void> multiply(const float* x, size_t rows, float* y, const LinearScratch& scratch,
                         const ThreadPool& pool);

@@ -69,6 +69,49 @@ TEST_CASE("int8 codes round ties to even, and a row of zeros has scale 0") {
   });
 }
 
+RowCode quantize_row(std::vector<float> x, std::vector<int8_t>& codes) {
+  RowCode code;
+  quantize_rows(1, x.data(), 1, x.size(), codes.data(), x.size(), &code);
+  return code;
+}
+
+TEST_CASE("rows that are rotated as they are quantised equal those rotated before, to the bit") {
+  for (const size_t block : {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024}) {
+    for (const size_t rows : {1, 2, 4, 7}) {
+      const size_t count = block * (1 + random_below(3)), stride = count + random_below(5);
+      CAPTURE(block);
+      CAPTURE(rows);
+      const std::vector<float> x = random_row(rows * count, -1, 3);
+      std::vector<float> expected_x = x;
+      std::vector<int8_t> expected(rows * stride, 99);
+      std::vector<RowCode> expected_means(rows);
+      scalar::quantize_rows(block, expected_x.data(), rows, count, expected.data(), stride,
+                            expected_means.data());
+      for_each_target([&] {
+        std::vector<float> y = x;
+        std::vector<int8_t> codes(rows * stride, 99);
+        std::vector<RowCode> means(rows);
+        quantize_rows(block, y.data(), rows, count, codes.data(), stride, means.data());
+        CHECK(y == expected_x);
+        CHECK(codes == expected);
+        for (size_t r = 0; r < rows; ++r) {
+          CHECK(means[r].scale == expected_means[r].scale);
+          CHECK(means[r].zero_point == expected_means[r].zero_point);
+        }
+      });
+    }
+  }
+}
+
+TEST_CASE("activations whose sum is too large for a float keep their finite scale") {
+  const std::vector<float> x(40, 1e38f);
+  for_each_target([&] {
+    std::vector<int8_t> codes(x.size());
+    CHECK(quantize_row(x, codes).scale == 1e38f / 255);
+    CHECK(codes == std::vector<int8_t>(x.size(), 127));
+  });
+}
+
 TEST_CASE("activations' codes equal their twin's to the bit, whatever their width and magnitude") {
   for (size_t count = 0; count <= 70; ++count) {
     for (const float magnitude : {1e-44f, 1e-40f, 1e-36f, 1e-30f, 1.0f, 1e4f, 1e38f}) {
@@ -78,16 +121,18 @@ TEST_CASE("activations' codes equal their twin's to the bit, whatever their widt
         CAPTURE(low);
         const std::vector<float> x = random_row(count, low, magnitude);
         std::vector<int8_t> expected(count);
-        const RowCode expected_code =
-            scalar::quantize_activations(x.data(), count, expected.data());
+        RowCode expected_code;
+        std::vector<float> row = x;
+        scalar::quantize_rows(1, row.data(), 1, count, expected.data(), count, &expected_code);
         for_each_target([&] {
           std::vector<int8_t> codes(count);
-          const RowCode code = quantize_activations(x.data(), count, codes.data());
+          const RowCode code = quantize_row(x, codes);
           CHECK(code.scale == expected_code.scale);
           CHECK(code.zero_point == expected_code.zero_point);
           CHECK(codes == expected);
           std::vector<uint8_t> more(count);
-          const RowCode unsigned_code = quantize_unsigned(x.data(), count, more.data());
+          RowCode unsigned_code;
+          quantize_rows(1, row.data(), 1, count, more.data(), count, &unsigned_code);
           CHECK(unsigned_code.scale == code.scale);
           CHECK(unsigned_code.zero_point == code.zero_point + 128);
           size_t apart = 0;
@@ -105,7 +150,7 @@ TEST_CASE("an activation's code is off by at most half a step, and zero is exact
     x.push_back(0);
     for_each_target([&] {
       std::vector<int8_t> codes(x.size());
-      const RowCode code = quantize_activations(x.data(), x.size(), codes.data());
+      const RowCode code = quantize_row(x, codes);
       CHECK(codes.back() == code.zero_point);
       for (size_t i = 0; i < x.size(); ++i) {
         // The zero point rounds as well: at either end a code may be cut off by half a step more.
@@ -123,8 +168,7 @@ TEST_CASE("activations with a NaN or an infinity anywhere have no finite scale")
       std::vector<float> x = random_row(50);
       x[at] = bad;
       std::vector<int8_t> codes(x.size());
-      for_each_target(
-          [&] { CHECK(std::isnan(quantize_activations(x.data(), x.size(), codes.data()).scale)); });
+      for_each_target([&] { CHECK(std::isnan(quantize_row(x, codes).scale)); });
     }
   }
 }

@@ -9,7 +9,6 @@
 #include <string>
 #include <vector>
 
-#include "kernels/hadamard.h"
 #include "kernels/quantize.h"
 #include "runtime/file_format.h"
 #include "tests/goldens/golden.h"
@@ -49,9 +48,9 @@ void check_linear(const Model& model, const Linear& linear, ThreadPool& pool, Fo
     for (size_t r = 0; r < rows; ++r) {
       std::vector<float> turned(x.begin() + r * inputs, x.begin() + (r + 1) * inputs);
       for (const uint32_t column : weight.side_columns) turned[column] = 0;
-      scalar::hadamard(weight.rotation, inputs, turned.data());
       std::vector<int8_t> codes(inputs);
-      const RowCode code = scalar::quantize_activations(turned.data(), inputs, codes.data());
+      RowCode code;
+      scalar::quantize_rows(weight.rotation, turned.data(), 1, inputs, codes.data(), inputs, &code);
       double distance = 0, length = 0;
       for (size_t i = 0; i < inputs; ++i) {
         const double back = (codes[i] - code.zero_point) * double{code.scale};
