@@ -20,7 +20,7 @@ size_t padded(size_t floats) {
 }
 
 // Tokens of a sentence from which on its keys and values are worth their codes.
-constexpr size_t kLeastCoded = 48;
+constexpr size_t kLeastCoded = 96;
 // Slots of an int8 cache for each of a float cache: both in their whole groups.
 constexpr size_t kCodedSlots = kCacheTile / kKeyLanes;
 static_assert(kCodedSlots <= sizeof(float));  // so codes fit where floats do
