@@ -247,9 +247,9 @@ struct Span {
   size_t end_vector() const { return whole ? kTile : high; }  // or what follows in its last vector
 };
 
-// One row's step of the online softmax is in three passes over a tile, so that those of several rows
-// can be under way at once. First the greatest of the logits of slots [begin, end); the rest of
-// [low, high) become -infinity.
+// One row's step of the online softmax is in three passes over a tile, so that those of several
+// rows can be under way at once. First the greatest of the logits of slots [begin, end); the rest
+// of [low, high) become -infinity.
 template <bool whole>
 HWY_INLINE float greatest_logit(const Span<whole>& span, float* HWY_RESTRICT logits) {
   const Floats d;
@@ -751,7 +751,8 @@ HWY_INLINE void place_four_values(const int8_t* codes, size_t elements, int8_t* 
     const auto cf = hn::BitCast(d2, hn::InterleaveLower(d, c, f));
     const auto ab2 = hn::BitCast(d2, hn::InterleaveUpper(d, a, b));
     const auto cf2 = hn::BitCast(d2, hn::InterleaveUpper(d, c, f));
-    auto* const to = reinterpret_cast<int16_t*>(values + e / kValueLanes * kValueLanes * kCacheTile);
+    auto* const to =
+        reinterpret_cast<int16_t*>(values + e / kValueLanes * kValueLanes * kCacheTile);
     hn::StoreU(hn::InterleaveLower(d2, ab, cf), d2, to);
     hn::StoreU(hn::InterleaveUpper(d2, ab, cf), d2, to + 8);
     hn::StoreU(hn::InterleaveLower(d2, ab2, cf2), d2, to + 16);

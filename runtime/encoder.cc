@@ -125,8 +125,7 @@ Result<void> Encoder::State::reserve() {
     part = std::max(part, attention.kv_heads * slots() * cache_row_elements(attention.head_dim));
   }
   const size_t scales = exact ? 0 : heads * slots() * kCodedSlots;
-  VOLVELLE_ASSIGN_OR_RETURN(cache_buffer,
-                            AlignedBuffer::make(2 * (part + scales) * sizeof(float)));
+  VOLVELLE_ASSIGN_OR_RETURN(cache_buffer, AlignedBuffer::make(2 * (part + scales) * sizeof(float)));
   float* const keys = cache_buffer.as<float>().data();
   cache.keys = keys;
   cache.values = keys + part;

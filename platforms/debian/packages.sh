@@ -1,7 +1,7 @@
 #!/bin/bash
 # Installs the Debian packages that Volvelle needs, where they are missing.
 #
-#   platforms/debian/packages.sh [--list] [--arm64] [build] [sample] [tests] [package]      (default: build)
+#   platforms/debian/packages.sh [--list] [--arm64] [build] [sample] [tests] [package] [bench]      (default: build)
 #
 #   --list    prints their names instead
 #   --arm64   those to build and test for 64-bit Arm on a PC; its libraries take the place of the PC's own
@@ -12,6 +12,7 @@ libraries=(libxnnpack-dev libpthreadpool-dev libhwy-dev libflatbuffers-dev libpc
 sample=(python3-pip unzip)               # to fetch the sample checkpoint
 tests=(doctest-dev clang-format xz-utils)
 package=(dpkg-dev file lintian)
+bench=(libbenchmark-dev)
 
 list=0 arm64=0
 while [[ ${1:-} = --* ]]; do
@@ -35,7 +36,8 @@ for group in "${@:-build}"; do
     sample) wanted+=("${sample[@]}") ;;
     tests) wanted+=("${tests[@]}") ;;
     package) wanted+=("${package[@]}") ;;
-    *) echo "packages.sh: $group is not one of build, sample, tests, package" >&2; exit 2 ;;
+    bench) wanted+=("${bench[@]}") ;;
+    *) echo "packages.sh: $group is not one of build, sample, tests, package, bench" >&2; exit 2 ;;
   esac
 done
 [ $list = 1 ] && { printf '%s\n' "${wanted[@]}"; exit; }
