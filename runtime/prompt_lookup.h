@@ -37,10 +37,10 @@ class PromptLookup {
   size_t length_ = kShortest;
   // What drafts may still waste, in tokens that are fed in vain. It is earned by tokens that were
   // right, and slowly by time, so that a text which never repeats loses less than 1 in kPatience.
-  double credit_ = kMostCredit / 2;
+  double credit_ = kMostCredit / 4;
 
   static constexpr size_t kShortest = 4, kLongest = 16;
-  static constexpr double kMostCredit = 32, kPatience = 32;
+  static constexpr double kMostCredit = 32, kPatience = 48;
 };
 
 }  // namespace volvelle
