@@ -5,6 +5,7 @@
 #include <string_view>
 #include <utility>
 
+#include "kernels/int4_product.h"
 #include "kernels/int8_product.h"
 #include "kernels/quantize.h"
 #include "kernels/thin_product.h"
@@ -19,6 +20,7 @@ Result<LinearScratch> LinearScratch::make(size_t rows, size_t columns, size_t th
   VOLVELLE_ASSIGN_OR_RETURN(scratch.rows_, AlignedBuffer::make(floats * sizeof(float)));
   const size_t blocks = (columns + kQ4Block - 1) / kQ4Block;
   VOLVELLE_ASSIGN_OR_RETURN(scratch.sums_, AlignedBuffer::make(rows * blocks * sizeof(float)));
+  VOLVELLE_ASSIGN_OR_RETURN(scratch.starts_, AlignedBuffer::make(rows * blocks * sizeof(int32_t)));
   VOLVELLE_ASSIGN_OR_RETURN(scratch.side_,
                             AlignedBuffer::make(rows * kMostSideColumns * sizeof(float)));
   VOLVELLE_ASSIGN_OR_RETURN(scratch.codes_, AlignedBuffer::make(rows * columns + XNN_EXTRA_BYTES));
@@ -41,7 +43,11 @@ Result<LinearOperator> LinearOperator::make(const Model& model, const Linear& li
   result.side_ = weight.side_weights();
   result.side_columns_ = weight.side_columns;
   if (PackedWeights::takes_panels(weight)) {
-    result.int8_ = {.inputs = result.padded_inputs_, .outputs = weight.rows};
+    if (weight.type == TensorType::kQ8) {
+      result.int8_ = {.inputs = result.padded_inputs_, .outputs = weight.rows};
+    } else {
+      result.int4_ = {.inputs = result.padded_inputs_, .outputs = weight.rows};
+    }
   }
   VOLVELLE_ASSIGN_OR_RETURN(PackedLinear made, packed.create(model, linear));
   result.operator_ = std::move(made.xnn);
@@ -96,7 +102,11 @@ void LinearOperator::encode(float* x, size_t first, size_t rows,
   } else {
     quantize_rows(rotation_, x, rows, inputs_, codes, padded_inputs_, means);
     for (size_t r = 0; r < rows; ++r) {
-      std::fill(codes + r * padded_inputs_ + inputs_, codes + (r + 1) * padded_inputs_, int8_t{0});
+      int8_t* const row = codes + r * padded_inputs_;
+      std::fill(row + inputs_, row + padded_inputs_, int8_t{0});
+      if (int4_.outputs > 0) {
+        start_blocks(row, int4_.blocks(), scratch.starts() + (first + r) * int4_.blocks());
+      }
     }
   }
   for (size_t r = 0; r < rows && minima_.codes != nullptr; ++r) {
@@ -139,8 +149,8 @@ Result<void> LinearOperator::run_operator(const float* x, size_t rows, float* y,
 
 Result<void> LinearOperator::multiply(const float* x, size_t rows, float* y,
                                       const LinearScratch& scratch, const ThreadPool& pool) {
-  if (int8_.outputs > 0) {
-    multiply_int8_rows(rows, y, scratch, pool);
+  if (operator_ == nullptr) {
+    multiply_panels(rows, y, scratch, pool);
   } else {
     VOLVELLE_RETURN_IF_ERROR(run_operator(x, rows, y, scratch, pool));
   }
@@ -151,19 +161,33 @@ Result<void> LinearOperator::multiply(const float* x, size_t rows, float* y,
 }
 
 // A panel meets all rows, of which the cache holds the codes, before the next.
-void LinearOperator::multiply_int8_rows(size_t rows, float* y, const LinearScratch& scratch,
-                                        const ThreadPool& pool) const {
+void LinearOperator::multiply_panels(size_t rows, float* y, const LinearScratch& scratch,
+                                     const ThreadPool& pool) const {
   constexpr size_t kRowsAtOnce = 256;
   const size_t groups = (rows + kRowsAtOnce - 1) / kRowsAtOnce;
-  const auto* const codes = reinterpret_cast<const uint8_t*>(scratch.codes());
-  Int8Matrix matrix = int8_;
-  matrix.panels = packed_->address(panels_);
-  pool.parallel_for(groups * int8_.panel_count(), [&](size_t task, size_t) {
-    const size_t first = task / int8_.panel_count() * kRowsAtOnce;
-    multiply_int8(matrix, task % int8_.panel_count(), codes + first * inputs_,
-                  scratch.params() + first, std::min(kRowsAtOnce, rows - first),
-                  y + first * int8_.outputs);
-  });
+  const auto in_panels = [&](auto matrix, const auto& multiply) {
+    matrix.panels = packed_->address(panels_);
+    pool.parallel_for(groups * matrix.panel_count(), [&](size_t task, size_t) {
+      const size_t first = task / matrix.panel_count() * kRowsAtOnce;
+      multiply(matrix, task % matrix.panel_count(), first, std::min(kRowsAtOnce, rows - first),
+               y + first * matrix.outputs);
+    });
+  };
+  if (int8_.outputs > 0) {
+    const auto* const codes = reinterpret_cast<const uint8_t*>(scratch.codes());
+    in_panels(int8_,
+              [&](const Int8Matrix& matrix, size_t panel, size_t first, size_t count, float* to) {
+                multiply_int8(matrix, panel, codes + first * matrix.inputs,
+                              scratch.params() + first, count, to);
+              });
+  } else {
+    in_panels(int4_,
+              [&](const Int4Matrix& matrix, size_t panel, size_t first, size_t count, float* to) {
+                multiply_int4(matrix, panel, scratch.codes() + first * matrix.inputs,
+                              scratch.starts() + first * matrix.blocks(), scratch.params() + first,
+                              count, to);
+              });
+  }
 }
 
 Result<void> LinearOperator::run(const float* x, size_t rows, float* y,

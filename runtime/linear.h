@@ -14,6 +14,7 @@
 #include <span>
 #include <string>
 
+#include "kernels/int4_product.h"
 #include "kernels/int8_product.h"
 #include "platforms/error.h"
 #include "platforms/memory.h"
@@ -67,10 +68,11 @@ class LinearScratch {
   float* sums() const { return sums_.as<float>().data(); }
   float* side() const { return side_.as<float>().data(); }
   int8_t* codes() const { return codes_.as<int8_t>().data(); }
+  int32_t* starts() const { return starts_.as<int32_t>().data(); }
   RowCode* params() const { return params_.as<RowCode>().data(); }
   size_t bytes() const {
     return rows_.bytes().size() + sums_.bytes().size() + side_.bytes().size() +
-           codes_.bytes().size() + params_.bytes().size();
+           codes_.bytes().size() + starts_.bytes().size() + params_.bytes().size();
   }
 
  private:
@@ -79,6 +81,7 @@ class LinearScratch {
   AlignedBuffer sums_;  // [rows, blocks], where weights have minima
   AlignedBuffer side_;  // [rows, side columns], where they have those
   AlignedBuffer codes_, params_;
+  AlignedBuffer starts_;  // [rows, blocks], of four-bit products of our own
   LinearObserver* observer_ = nullptr;
 };
 
@@ -133,8 +136,8 @@ class LinearOperator {
   // Of float rows x, or of those that are encoded.
   Result<void> multiply(const float* x, size_t rows, float* y, const LinearScratch& scratch,
                         const ThreadPool& pool);
-  void multiply_int8_rows(size_t rows, float* y, const LinearScratch& scratch,
-                          const ThreadPool& pool) const;
+  void multiply_panels(size_t rows, float* y, const LinearScratch& scratch,
+                       const ThreadPool& pool) const;
   // Adds to y what minima and side columns contribute.
   void add_thin_products(size_t rows, float* y, const LinearScratch& scratch,
                          const ThreadPool& pool) const;
@@ -151,7 +154,8 @@ class LinearOperator {
   ThinWeights minima_, side_;
   std::span<const uint32_t> side_columns_;
   XnnOperator operator_;  // null: products of our own
-  Int8Matrix int8_;       // what they multiply by, its panels aside
+  Int8Matrix int8_;       // what they multiply by, the panels aside, or
+  Int4Matrix int4_;       // this
   const PackedWeights* packed_ = nullptr;
   size_t panels_ = 0;
   // What the operator is set up for.

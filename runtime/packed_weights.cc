@@ -7,6 +7,7 @@
 #include <limits>
 #include <utility>
 
+#include "kernels/int4_product.h"
 #include "kernels/int8_product.h"
 #include "runtime/file_format.h"
 
@@ -88,14 +89,20 @@ size_t scale_count(TensorType type, size_t inputs, size_t outputs) {
   return 0;
 }
 
+// Of a weight that takes panels.
+size_t panel_bytes_of(const Tensor& weight) {
+  const size_t inputs = weight.padded_columns();
+  return weight.type == TensorType::kQ8
+             ? Int8Matrix{.inputs = inputs, .outputs = weight.rows}.bytes()
+             : Int4Matrix{.inputs = inputs, .outputs = weight.rows}.bytes();
+}
+
 }  // namespace
 
 // For XNNPACK, outputs are padded to whole tiles, of 16 at most; each has its bias, and int8 and
 // int4 ones the sum of their codes, which the activations' zero point multiplies.
 size_t packed_bytes_of(const Tensor& weight) {
-  if (PackedWeights::takes_panels(weight)) {
-    return Int8Matrix{.inputs = weight.columns, .outputs = weight.rows}.bytes();
-  }
+  if (PackedWeights::takes_panels(weight)) return panel_bytes_of(weight);
   const size_t outputs = (weight.rows + 15) / 16 * 16, inputs = weight.padded_columns();
   switch (weight.type) {
     case TensorType::kF32:
@@ -174,7 +181,9 @@ const std::byte* PackedWeights::address(size_t number) const {
 }
 
 bool PackedWeights::takes_panels(const Tensor& weight) {
-  return weight.type == TensorType::kQ8 && weight.columns % 4 == 0 && int8_product_pays();
+  if (!int8_product_pays()) return false;
+  return weight.type == TensorType::kQ4 ||
+         (weight.type == TensorType::kQ8 && weight.columns % 4 == 0);
 }
 
 // Packs a matrix of known codes, of which only the shape matters to the size.
@@ -236,11 +245,9 @@ PackedWeights::Packing PackedWeights::packing_of(TensorType type, size_t inputs,
 PackedWeights::Entry PackedWeights::expected(const Linear& linear) {
   const Tensor& weight = *linear.weight;
   const size_t inputs = weight.padded_columns();
-  constexpr uint64_t kPanels = 1;  // to be changed with what pack_int8 writes
-  const Packing packing =
-      takes_panels(weight)
-          ? Packing{Int8Matrix{.inputs = inputs, .outputs = weight.rows}.bytes(), kPanels}
-          : packing_of(weight.type, inputs, weight.rows);
+  constexpr uint64_t kPanels = 1;  // to be changed with what pack_int8 or pack_int4 writes
+  const Packing packing = takes_panels(weight) ? Packing{panel_bytes_of(weight), kPanels}
+                                               : packing_of(weight.type, inputs, weight.rows);
   const uint64_t bias =
       linear.bias == nullptr ? 0 : checksum(std::as_bytes(std::span(linear.bias, weight.rows)));
   const std::array<uint64_t, 7> identity = {static_cast<uint64_t>(weight.type),
@@ -338,13 +345,19 @@ Result<PackedLinear> PackedWeights::create(const Model& model, const Linear& lin
   if (takes_panels(weight)) {
     result.panels = look_up();
     if (result.panels == SIZE_MAX) {
-      const Int8Matrix shape{.inputs = source.inputs, .outputs = source.outputs};
-      std::byte* const place = reserve(shape.bytes());
+      const size_t bytes = panel_bytes_of(weight);
+      std::byte* const place = reserve(bytes);
       if (place == nullptr) {
         return fail("{}: tensor {}: memory is too short to pack it", model.path(), weight.name);
       }
-      pack_int8(shape, weight.q8(), weight.row_scales(), linear.bias, place);
-      result.panels = insert(place, shape.bytes());
+      if (weight.type == TensorType::kQ8) {
+        pack_int8({.inputs = source.inputs, .outputs = source.outputs}, weight.q8(),
+                  weight.row_scales(), linear.bias, place);
+      } else {
+        pack_int4({.inputs = source.inputs, .outputs = source.outputs}, weight.q4(),
+                  weight.block_scales(), linear.bias, place);
+      }
+      result.panels = insert(place, bytes);
     }
   } else {
     xnn_operator_t op = nullptr;

@@ -72,7 +72,8 @@ class PackedWeights {
   // Whether all of use_file's linears come from the file.
   bool found() const { return found_; }
 
-  // Whether a weight is packed for products of our own, as an Int8Matrix, and not for XNNPACK's.
+  // Whether a weight is packed for products of our own, as an Int8Matrix or an Int4Matrix, and not
+  // for XNNPACK's.
   static bool takes_panels(const Tensor& weight);
 
   // What multiplies by `linear`'s weight. Weights that must be packed are verified first, and their
