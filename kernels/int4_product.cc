@@ -54,7 +54,11 @@ HWY_INLINE void multiply_tile(const Int4Matrix& matrix, const uint8_t* HWY_RESTR
       const auto w0 = load(0), w1 = load(1), w2 = load(2);
       at += 4 * kPanelOutputs;
       const auto low = [&](auto w) HWY_ATTR { return hn::And(w, low_half); };
-      const auto high = [&](auto w) HWY_ATTR { return hn::ShiftRight<4>(w); };
+      // Not a shift of bytes, for which there is an instruction that competes with the products.
+      const auto high = [&](auto w) HWY_ATTR {
+        const hn::Repartition<uint16_t, Floats> d16;
+        return low(hn::BitCast(Unsigned(), hn::ShiftRight<4>(hn::BitCast(d16, w))));
+      };
       const auto multiply = [&](const int8_t* fours, auto a, auto b, auto c) HWY_ATTR {
 #pragma GCC unroll 4
         for (size_t r = 0; r < rows; ++r) {
