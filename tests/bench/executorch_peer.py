@@ -1,11 +1,11 @@
 """ExecuTorch in the race: exports a Llama of a Hugging Face folder for XNNPACK, and times it.
 
-    executorch_peer.py export FOLDER OUT.pte --context TOKENS --prefill TOKENS [--cache f32|int8]
+    executorch_peer.py export FOLDER OUT.pte --context TOKENS --prefill TOKENS
     executorch_peer.py time MODEL.pte --threads N --prefill TOKENS --decode TOKENS --depths 0,4096
 
 The export is what ExecuTorch advises for a CPU: linears as 8da4w (int4 weights, symmetric, a scale
 to 32; inputs rounded to int8 as they come; the head too), an int8 embedding, its own operator for
-attention with a cache. The cache starts empty, so a time at a depth writes that many tokens first.
+attention with a cache in float. The cache starts empty, so a time at a depth writes that many tokens first.
 Needs executorch with torch, torchao and safetensors.
 """
 
@@ -75,7 +75,6 @@ def export(options):
         wanted.base.model_class = llm_config.ModelType.llama3_2  # scales as Llama 3.2 where it scales
         wanted.base.checkpoint, wanted.base.params = str(checkpoint), str(params)
         wanted.model.use_kv_cache = wanted.model.use_sdpa_with_kv_cache = True
-        wanted.model.quantize_kv_cache = options.cache == "int8"
         wanted.export.max_seq_length, wanted.export.max_context_length = options.prefill, options.context
         wanted.export.output_dir, wanted.export.output_name = name, "model.pte"
         wanted.quantization.qmode, wanted.quantization.group_size = "8da4w", 32
@@ -125,7 +124,6 @@ def main():
     verb.add_argument("output", type=Path)
     verb.add_argument("--context", type=int, required=True)
     verb.add_argument("--prefill", type=int, required=True)
-    verb.add_argument("--cache", choices=["f32", "int8"], default="f32")
     verb = verbs.add_parser("time")
     verb.set_defaults(act=clock)
     verb.add_argument("model")

@@ -22,6 +22,13 @@ SYMMETRIC = "q4 symmetric"
 HOPELESS = 0.8  # of a peer's best setting: below that in both figures a setting is not run again
 HERE = Path(__file__).parent
 
+CTRANSLATE2_CONVERT = """
+import sys
+from ctranslate2.converters.transformers import MPTLoader, TransformersConverter, register_loader
+register_loader("MptConfig")(MPTLoader)  # what transformers calls it since it has the model itself
+TransformersConverter(sys.argv[1]).convert(sys.argv[2], quantization="int8")
+"""
+
 CTRANSLATE2 = """
 import json, sys, time
 import ctranslate2
@@ -54,7 +61,7 @@ def run(command):
         raise Failure(str(error)) from error
     if done.returncode != 0:
         said = (done.stderr.strip() or done.stdout.strip() or f"status {done.returncode}").splitlines()
-        raise Failure(f"{Path(command[0]).name}: {said[-1]}")
+        raise Failure(f"{Path(command[0]).name}: {said[-1][:200]}")
     return done.stdout
 
 
@@ -143,12 +150,13 @@ class CTranslate2:
         self.folder = prepared(folder / "ctranslate2", lambda path: self.convert(source, path))
 
     def convert(self, source, target):
-        converter = Path(self.python).parent / "ct2-transformers-converter"
-        run([converter, "--model", source, "--output_dir", target, "--quantization", "int8"])
-        # It refuses what it has written itself where the tokenizer names no such token.
+        run([self.python, "-c", CTRANSLATE2_CONVERT, source, target])
+        # It refuses nulls that it has written itself: a token the tokenizer does not name, a number.
         path, words = target / "config.json", json.loads((target / "vocabulary.json").read_text())
         config = json.loads(path.read_text())
-        path.write_text(json.dumps({key: words[0] if value is None else value for key, value in config.items()}))
+        named = {key: words[0] for key, value in config.items() if value is None and key.endswith("_token")}
+        told = {key: value for key, value in config.items() if value is not None}
+        path.write_text(json.dumps({**told, **named}))
 
     def measure(self, threads, depths):
         if 0 not in depths:
@@ -159,15 +167,14 @@ class CTranslate2:
 
 
 class ExecuTorch:
-    """A Hugging Face folder exported for XNNPACK with int4 weights and a float or an int8 cache."""
+    """A Hugging Face folder exported for XNNPACK with int4 weights, those of the head too."""
 
-    def __init__(self, python, source, cache, context, folder):
-        self.name, self.peer = f"ExecuTorch 8da4w, {cache} cache", "ExecuTorch 8da4w"
+    def __init__(self, python, source, context, folder):
+        self.name = self.peer = "ExecuTorch 8da4w"
         self.rival, self.version = SYMMETRIC, "ExecuTorch"
         self.command = [python, HERE / "executorch_peer.py"]
-        self.file = prepared(folder / f"executorch-{cache}-{context}.pte", lambda path: run(
-            [*self.command, "export", source, path, "--context", context, "--prefill", PREFILL,
-             "--cache", cache]))
+        self.file = prepared(folder / f"executorch-{context}.pte", lambda path: run(
+            [*self.command, "export", source, path, "--context", context, "--prefill", PREFILL]))
 
     def measure(self, threads, depths):
         result = last_line(run([*self.command, "time", self.file, "--threads", threads, "--prefill", PREFILL,
@@ -223,10 +230,9 @@ def peers(options, context, folder):
     python, source = options.python, options.folder
     packages = {
         "ctranslate2": [("CTranslate2", lambda: CTranslate2(python, source, folder))],
-        "executorch": [(f"ExecuTorch with {cache} cache", lambda cache=cache:
-                        ExecuTorch(python, source, cache, context, folder)) for cache in ("f32", "int8")],
-        "onnxruntime_genai": [(f"onnxruntime {weights}", lambda weights=weights:
-                               OnnxRuntime(python, source, weights, context, folder)) for weights in ("int4", "int8")],
+        "executorch": [("ExecuTorch", lambda: ExecuTorch(python, source, context, folder))],
+        "onnxruntime_genai": [(f"onnxruntime {form}", lambda form=form:
+                               OnnxRuntime(python, source, form, context, folder)) for form in ("int4", "int8")],
     }
     for package, settings in packages.items():
         if not python or not source:
