@@ -5,8 +5,8 @@
 
 The export is what ExecuTorch advises for a CPU: linears as 8da4w (int4 weights, symmetric, a scale
 to 32; inputs rounded to int8 as they come; the head too), an int8 embedding, its own operator for
-attention with a cache in float. The cache starts empty, so a time at a depth writes that many tokens first.
-Needs executorch with torch, torchao and safetensors.
+attention with a cache in float. The cache starts empty, so a time at a depth writes that many
+tokens first. Needs executorch with torch, torchao and safetensors.
 """
 
 import argparse
@@ -75,7 +75,8 @@ def export(options):
         wanted.base.model_class = llm_config.ModelType.llama3_2  # scales as Llama 3.2 where it scales
         wanted.base.checkpoint, wanted.base.params = str(checkpoint), str(params)
         wanted.model.use_kv_cache = wanted.model.use_sdpa_with_kv_cache = True
-        wanted.export.max_seq_length, wanted.export.max_context_length = options.prefill, options.context
+        wanted.export.max_seq_length = options.prefill + 1  # a bound that a call stays below
+        wanted.export.max_context_length = options.context
         wanted.export.output_dir, wanted.export.output_name = name, "model.pte"
         wanted.quantization.qmode, wanted.quantization.group_size = "8da4w", 32
         wanted.quantization.embedding_quantize, wanted.quantization.use_hqq = "8,0", False

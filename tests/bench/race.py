@@ -19,6 +19,7 @@ from pathlib import Path
 
 PREFILL, DECODE = 512, 64
 SYMMETRIC = "q4 symmetric"
+CONTEXT = 17408  # at least, of what peers prepare for one: a preparation then serves most races
 HOPELESS = 0.8  # of a peer's best setting: below that in both figures a setting is not run again
 HERE = Path(__file__).parent
 
@@ -264,7 +265,7 @@ def contestants(options, folder):
     # Random weights lie on no grid of four bits: q4 would be the symmetric form once more.
     forms = (SYMMETRIC, "q8") if options.shape else ("q4", SYMMETRIC, "q8")
     return [*(Volvelle(options.volvelle, options.checkpoint, form, context, folder) for form in forms),
-            *peers(options, deepest, folder)]
+            *peers(options, max(deepest, CONTEXT), folder)]
 
 
 def race(options, racers):
