@@ -399,6 +399,7 @@ def main():
             files.mkdir(exist_ok=True)
             racers = contestants(options, files)
             times = race(options, racers)
+            racers = [racer for racer in racers if times[racer.name]]
         except Failure as failure:
             sys.exit(f"race: {failure}")
 
