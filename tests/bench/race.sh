@@ -2,7 +2,8 @@
 # Races the volvelle program against the peers that are installed, on one checkpoint, in one run.
 #
 #   tests/bench/race.sh CHECKPOINT.gguf|--shape llama-1b|--shape mpt-300m
-#                       [--volvelle build/volvelle] [--threads 1,2] [--depths 0,4096] [--rounds 5] [--folder HF_FOLDER]
+#                       [--volvelle build/volvelle] [--threads 1,2] [--depths 0,4096]
+#                       [--rounds 5] [--folder HF_FOLDER]
 #                       [--python VENV/bin/python] [--work FOLDER] [-o FOLDER]
 #
 # Peers: `llama-bench` with `llama-quantize` on PATH; ctranslate2, executorch and onnxruntime-genai
