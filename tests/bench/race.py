@@ -170,14 +170,19 @@ class CTranslate2:
 class ExecuTorch:
     """A Hugging Face folder exported for XNNPACK with int4 weights, those of the head too."""
 
-    def __init__(self, python, source, context, folder):
+    CONTEXT = 4096 + PREFILL + DECODE  # a mask of its square for each layer: 17408 take over 20 GB to export
+
+    def __init__(self, python, source, folder):
         self.name = self.peer = "ExecuTorch 8da4w"
         self.rival, self.version = SYMMETRIC, "ExecuTorch"
         self.command = [python, HERE / "executorch_peer.py"]
-        self.file = prepared(folder / f"executorch-{context}.pte", lambda path: run(
-            [*self.command, "export", source, path, "--context", context, "--prefill", PREFILL]))
+        self.file = prepared(folder / f"executorch-{self.CONTEXT}.pte", lambda path: run(
+            [*self.command, "export", source, path, "--context", self.CONTEXT, "--prefill", PREFILL]))
 
     def measure(self, threads, depths):
+        depths = [depth for depth in depths if depth + PREFILL + DECODE <= self.CONTEXT]
+        if not depths:
+            return {}
         result = last_line(run([*self.command, "time", self.file, "--threads", threads, "--prefill", PREFILL,
                                 "--decode", DECODE, "--depths", ",".join(map(str, depths))]))
         self.version = result["version"]
@@ -231,7 +236,7 @@ def peers(options, context, folder):
     python, source = options.python, options.folder
     packages = {
         "ctranslate2": [("CTranslate2", lambda: CTranslate2(python, source, folder))],
-        "executorch": [("ExecuTorch", lambda: ExecuTorch(python, source, context, folder))],
+        "executorch": [("ExecuTorch", lambda: ExecuTorch(python, source, folder))],
         "onnxruntime_genai": [(f"onnxruntime {form}", lambda form=form:
                                OnnxRuntime(python, source, form, context, folder)) for form in ("int4", "int8")],
     }
