@@ -38,6 +38,25 @@ HWY_INLINE hn::Vec<hn::RebindToSigned<Floats>> to_steps(hn::Vec<Floats> x, hn::V
   return hn::NearestInt(hn::Mul(x, factor));
 }
 
+using Halved = hn::Repartition<int16_t, Floats>;
+
+// to_steps of `a`, then of `b`, where all are below 2^15.
+HWY_INLINE hn::Vec<Halved> to_halved_steps(hn::Vec<Floats> a, hn::Vec<Floats> b,
+                                           hn::Vec<Floats> factor) {
+#if HWY_ARCH_ARM_A64
+  // Added to a number so great that the unit of its last place is 1, they are rounded and stand in
+  // its last bits. Conversion has one unit only, where addition has two.
+  const auto bits = [&](hn::Vec<Floats> x) HWY_ATTR {
+    const auto great = hn::Set(Floats(), 0x1.8p23f);
+    return hn::BitCast(hn::RebindToUnsigned<Floats>(), hn::Add(hn::Mul(x, factor), great));
+  };
+  const hn::RebindToUnsigned<Halved> du;
+  return hn::BitCast(Halved(), hn::OrderedTruncate2To(du, bits(a), bits(b)));
+#else
+  return hn::OrderedDemote2To(Halved(), to_steps(a, factor), to_steps(b, factor));
+#endif
+}
+
 // Codes of signed bytes, to which `offset` is added.
 template <class DCode>
 HWY_INLINE RowCode quantize_row(DCode dc, int32_t offset, const float* x, size_t count,
@@ -69,17 +88,14 @@ HWY_INLINE RowCode quantize_row(DCode dc, int32_t offset, const float* x, size_t
       static_cast<int32_t>(std::nearbyint(-128.0f - (inverse > 0 ? low * inverse : 0))) + offset;
   const auto zero = hn::Set(di, code.zero_point);
   const auto factor = hn::Set(d, inverse);
-  const hn::Repartition<int16_t, Floats> dh;
   const hn::Repartition<hn::TFromD<DCode>, Floats> whole;
-  const auto shift = hn::Set(dh, static_cast<int16_t>(code.zero_point));
+  const auto shift = hn::Set(Halved(), static_cast<int16_t>(code.zero_point));
   for (i = 0; i + 4 * lanes <= count; i += 4 * lanes) {
-    const auto a = to_steps(hn::LoadU(d, x + i), factor);
-    const auto b = to_steps(hn::LoadU(d, x + i + lanes), factor);
-    const auto c = to_steps(hn::LoadU(d, x + i + 2 * lanes), factor);
-    const auto e = to_steps(hn::LoadU(d, x + i + 3 * lanes), factor);
-    const auto ab = hn::Add(hn::OrderedDemote2To(dh, a, b), shift);
-    const auto ce = hn::Add(hn::OrderedDemote2To(dh, c, e), shift);
-    hn::StoreU(hn::OrderedDemote2To(whole, ab, ce), whole, codes + i);
+    const auto two = [&](const float* from) HWY_ATTR {
+      const auto steps = to_halved_steps(hn::LoadU(d, from), hn::LoadU(d, from + lanes), factor);
+      return hn::Add(steps, shift);
+    };
+    hn::StoreU(hn::OrderedDemote2To(whole, two(x + i), two(x + i + 2 * lanes)), whole, codes + i);
   }
   for_each_vector(d, count - i, [&](auto part, size_t at) HWY_ATTR {
     const auto step = to_steps(part.load(d, x + i + at), factor);
