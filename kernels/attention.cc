@@ -396,11 +396,14 @@ void merge(const RowState& part, size_t rows, size_t elements, const RowState& m
   }
 }
 
+// Instantiated for every type of cache and instruction set: what runs once a tile or less is not
+// inlined.
 template <typename T>
 class Attending {
  public:
-  Attending(const AttentionShape& shape, const CacheView& cache, const AttentionChunk& chunk,
-            size_t kv_head, size_t first, size_t count, float* scratch)
+  HWY_NOINLINE Attending(const AttentionShape& shape, const CacheView& cache,
+                         const AttentionChunk& chunk, size_t kv_head, size_t first, size_t count,
+                         float* scratch)
       : shape_(shape),
         cache_(cache),
         sight_(shape, cache, chunk, first),
@@ -445,7 +448,7 @@ class Attending {
   size_t end_position() const { return sight_.seen_end(count_ - 1); }
 
   // What the rows get from positions [p, end).
-  void run(size_t p, size_t end, const RowState& state) const {
+  HWY_NOINLINE void run(size_t p, size_t end, const RowState& state) const {
     clear(state, rows_, elements_);
     for (size_t tile_end = 0; p < end; p = tile_end) {
       tile_end = std::min(cut_end(cache_, p, kTile), end);
@@ -626,6 +629,9 @@ template <class Function>
 void with_attending(const AttentionShape& shape, const CacheView& cache,
                     const AttentionChunk& chunk, size_t kv_head, size_t first, size_t count,
                     float* scratch, const Function& function) {
+#ifdef VOLVELLE_BUILDS_DOT_PRODUCT  // from which only codes gain
+  return function(Attending<int8_t>(shape, cache, chunk, kv_head, first, count, scratch));
+#else
   switch (cache.type) {
     case CacheType::kF32:
       return function(Attending<float>(shape, cache, chunk, kv_head, first, count, scratch));
@@ -634,6 +640,7 @@ void with_attending(const AttentionShape& shape, const CacheView& cache,
     case CacheType::kQ8:
       return function(Attending<int8_t>(shape, cache, chunk, kv_head, first, count, scratch));
   }
+#endif
 }
 
 void merge_parts(const AttentionShape& shape, size_t count, const float* partials, size_t parts,
@@ -818,8 +825,9 @@ void attend_part(const AttentionShape& shape, const CacheView& cache, const Atte
                  size_t kv_head, size_t first, size_t count, size_t part, float* scratch,
                  float* partial);
 }  // namespace N_DOT_PRODUCT
-#define VOLVELLE_CHOOSE(FUNCTION) \
-  (takes_dot_product() ? &N_DOT_PRODUCT::FUNCTION : HWY_DYNAMIC_POINTER(FUNCTION))
+#define VOLVELLE_CHOOSE(FUNCTION)                                                 \
+  (cache.type == CacheType::kQ8 && takes_dot_product() ? &N_DOT_PRODUCT::FUNCTION \
+                                                       : HWY_DYNAMIC_POINTER(FUNCTION))
 #else
 #define VOLVELLE_CHOOSE(FUNCTION) (HWY_DYNAMIC_POINTER(FUNCTION))
 #endif

@@ -156,19 +156,23 @@ HWY_INLINE void multiply_keys(const QueryCodes& queries, size_t elements,
     if constexpr (rows > 1) a1 = hn::Set(ds, queries.starts[1]);
     if constexpr (rows > 2) a2 = hn::Set(ds, queries.starts[2]);
     if constexpr (rows > 3) a3 = hn::Set(ds, queries.starts[3]);
-    HWY_UNROLL(4)
-    for (size_t e = 0; e < elements; e += 8) {
-      const auto a = load_keys(own_keys + e * kKeyLanes);
-      const auto b = load_keys(own_keys + (e + 4) * kKeyLanes);
-      const auto add = [&](size_t r, hn::Vec<Sums>& even, hn::Vec<Sums>& odd) HWY_ATTR {
-        const int8_t* const codes = queries.codes + r * elements + e;
-        even = add_dot(a, broadcast_four(Signed(), codes), even);
-        odd = add_dot(b, broadcast_four(Signed(), codes + 4), odd);
+    HWY_UNROLL(2)
+    for (size_t e = 0; e < elements; e += kCacheRowElements) {
+      const auto row = [&](size_t r) HWY_ATTR {
+        return Sixteen<Signed>(queries.codes + (r < rows ? r : 0) * elements + e);
       };
-      add(0, a0, b0);
-      if constexpr (rows > 1) add(1, a1, b1);
-      if constexpr (rows > 2) add(2, a2, b2);
-      if constexpr (rows > 3) add(3, a3, b3);
+      const auto q0 = row(0), q1 = row(1), q2 = row(2), q3 = row(3);
+      const auto add = [&]<int i>(auto& sum0, auto& sum1, auto& sum2, auto& sum3) HWY_ATTR {
+        const auto key = load_keys(own_keys + (e + 4 * i) * kKeyLanes);
+        sum0 = add_dot<i>(key, q0, sum0);
+        if constexpr (rows > 1) sum1 = add_dot<i>(key, q1, sum1);
+        if constexpr (rows > 2) sum2 = add_dot<i>(key, q2, sum2);
+        if constexpr (rows > 3) sum3 = add_dot<i>(key, q3, sum3);
+      };
+      add.template operator()<0>(a0, a1, a2, a3);
+      add.template operator()<1>(b0, b1, b2, b3);
+      add.template operator()<2>(a0, a1, a2, a3);
+      add.template operator()<3>(b0, b1, b2, b3);
     }
     const auto key_scale = hn::LoadU(d, key_scales + s);
     const auto store = [&](size_t r, hn::Vec<Sums> even, hn::Vec<Sums> odd) HWY_ATTR {
@@ -203,23 +207,35 @@ HWY_INLINE void add_values_at(size_t e, const WeightCodes& weights,
   if constexpr (rows > 1) a1 = hn::Set(Sums(), weights.starts[1]);
   if constexpr (rows > 2) a2 = hn::Set(Sums(), weights.starts[2]);
   if constexpr (rows > 3) a3 = hn::Set(Sums(), weights.starts[3]);
-  const auto add = [&](size_t s, auto& sum0, auto& sum1, auto& sum2, auto& sum3) HWY_ATTR {
+  size_t s = low / 4 * 4;
+  HWY_UNROLL(2)
+  for (; s + 12 < high; s += 16) {
+    const auto row = [&](size_t r) HWY_ATTR {
+      return Sixteen<Unsigned>(weights.codes + (r < rows ? r : 0) * kTile + s);
+    };
+    const auto w0 = row(0), w1 = row(1), w2 = row(2), w3 = row(3);
+    const auto add = [&]<int i>(auto& sum0, auto& sum1, auto& sum2, auto& sum3) HWY_ATTR {
+      const auto four = load_values(own_values + (s + 4 * i) * kValueLanes);
+      sum0 = add_dot<i>(four, w0, sum0);
+      if constexpr (rows > 1) sum1 = add_dot<i>(four, w1, sum1);
+      if constexpr (rows > 2) sum2 = add_dot<i>(four, w2, sum2);
+      if constexpr (rows > 3) sum3 = add_dot<i>(four, w3, sum3);
+    };
+    add.template operator()<0>(a0, a1, a2, a3);
+    add.template operator()<1>(b0, b1, b2, b3);
+    add.template operator()<2>(a0, a1, a2, a3);
+    add.template operator()<3>(b0, b1, b2, b3);
+  }
+  for (; s < high; s += 4) {
     const auto four = load_values(own_values + s * kValueLanes);
     const auto code = [&](size_t r) HWY_ATTR {
       return broadcast_four(Unsigned(), weights.codes + r * kTile + s);
     };
-    sum0 = add_dot(code(0), four, sum0);
-    if constexpr (rows > 1) sum1 = add_dot(code(1), four, sum1);
-    if constexpr (rows > 2) sum2 = add_dot(code(2), four, sum2);
-    if constexpr (rows > 3) sum3 = add_dot(code(3), four, sum3);
-  };
-  size_t s = low / 4 * 4;
-  HWY_UNROLL(4)
-  for (; s + 4 < high; s += 8) {
-    add(s, a0, a1, a2, a3);
-    add(s + 4, b0, b1, b2, b3);
+    a0 = add_dot(code(0), four, a0);
+    if constexpr (rows > 1) a1 = add_dot(code(1), four, a1);
+    if constexpr (rows > 2) a2 = add_dot(code(2), four, a2);
+    if constexpr (rows > 3) a3 = add_dot(code(3), four, a3);
   }
-  if (s < high) add(s, a0, a1, a2, a3);
   const auto join_row = [&](size_t r, hn::Vec<Sums> even, hn::Vec<Sums> odd) HWY_ATTR {
     const auto sum = hn::ConvertTo(d, hn::Add(even, odd));
     join<1>(joins, r, sum, sum, sums + r * elements + e);

@@ -47,9 +47,7 @@ HWY_INLINE hn::Vec<Unsigned> load_values(const int8_t* values) {
 
 // sum + a . b in each lane's four bytes; no byte of b is -128.
 HWY_INLINE hn::Vec<Sums> add_dot(hn::Vec<Signed> a, hn::Vec<Signed> b, hn::Vec<Sums> sum) {
-#if HWY_TARGET_IS_SVE
-  return hn::SumOfMulQuadAccumulate(Sums(), a, b, sum);
-#elif defined(__ARM_FEATURE_DOTPROD)
+#if defined(__ARM_FEATURE_DOTPROD)
   return hn::Vec<Sums>(vdotq_s32(sum.raw, a.raw, b.raw));
 #else
   // Two products fit 16 bits: 2 * 128 * 127.
@@ -60,10 +58,7 @@ HWY_INLINE hn::Vec<Sums> add_dot(hn::Vec<Signed> a, hn::Vec<Signed> b, hn::Vec<S
 }
 
 HWY_INLINE hn::Vec<Sums> add_dot(hn::Vec<Unsigned> a, hn::Vec<Unsigned> b, hn::Vec<Sums> sum) {
-#if HWY_TARGET_IS_SVE
-  const hn::RebindToUnsigned<Sums> d;
-  return hn::BitCast(Sums(), hn::SumOfMulQuadAccumulate(d, a, b, hn::BitCast(d, sum)));
-#elif defined(__ARM_FEATURE_DOTPROD)
+#if defined(__ARM_FEATURE_DOTPROD)
   return hn::Vec<Sums>(
       vreinterpretq_s32_u32(vdotq_u32(vreinterpretq_u32_s32(sum.raw), a.raw, b.raw)));
 #else
@@ -96,6 +91,46 @@ HWY_INLINE hn::Vec<D> broadcast_four(D d, const void* four) {
   std::memcpy(&bits, four, sizeof(bits));
   return hn::BitCast(d, hn::Set(Sums(), bits));
 }
+
+// Sixteen codes of one row, of which add_dot<i> takes the four from 4 * i on for every lane. Arm's
+// dot product reads them out of one register; elsewhere a broadcast from memory costs no more.
+template <class D>
+struct Sixteen {
+#if defined(__ARM_FEATURE_DOTPROD)
+  hn::Vec<D> codes;
+  HWY_INLINE explicit Sixteen(const hn::TFromD<D>* from) : codes(hn::LoadU(D(), from)) {}
+#else
+  const hn::TFromD<D>* codes;
+  HWY_INLINE explicit Sixteen(const hn::TFromD<D>* from) : codes(from) {}
+#endif
+};
+
+#if defined(__ARM_FEATURE_DOTPROD)
+
+template <int i>
+HWY_INLINE hn::Vec<Sums> add_dot(hn::Vec<Signed> a, Sixteen<Signed> b, hn::Vec<Sums> sum) {
+  return hn::Vec<Sums>(vdotq_laneq_s32(sum.raw, a.raw, b.codes.raw, i));
+}
+
+template <int i>
+HWY_INLINE hn::Vec<Sums> add_dot(hn::Vec<Unsigned> a, Sixteen<Unsigned> b, hn::Vec<Sums> sum) {
+  const uint32x4_t added = vdotq_laneq_u32(vreinterpretq_u32_s32(sum.raw), a.raw, b.codes.raw, i);
+  return hn::Vec<Sums>(vreinterpretq_s32_u32(added));
+}
+
+#else
+
+template <int i>
+HWY_INLINE hn::Vec<Sums> add_dot(hn::Vec<KeyCodes> a, Sixteen<Signed> b, hn::Vec<Sums> sum) {
+  return add_dot(a, broadcast_four(Signed(), b.codes + 4 * i), sum);
+}
+
+template <int i>
+HWY_INLINE hn::Vec<Sums> add_dot(hn::Vec<ValueCodes> a, Sixteen<Unsigned> b, hn::Vec<Sums> sum) {
+  return add_dot(broadcast_four(Unsigned(), b.codes + 4 * i), a, sum);
+}
+
+#endif  // __ARM_FEATURE_DOTPROD
 
 }  // namespace volvelle::VOLVELLE_TARGET
 HWY_AFTER_NAMESPACE();

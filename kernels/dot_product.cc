@@ -24,8 +24,7 @@ bool processor_has_it() {
 
 std::atomic<bool>& taken() {
 #if HWY_ARCH_ARM_A64
-  static std::atomic<bool> taken =
-      processor_has_it() && (hwy::SupportedTargets() & HWY_ALL_SVE) == 0;
+  static std::atomic<bool> taken = processor_has_it();
 #else
   static std::atomic<bool> taken = false;
 #endif

@@ -1,7 +1,6 @@
 // Arm's dot product of bytes, SDOT and UDOT, which Highway's NEON targets do without: processors
 // from Cortex-A76 on have it, Cortex-A72 has not. Kernels that gain by it are compiled once more
-// with it, and the processor at hand decides which are called. (Highway's SVE targets use it
-// themselves.)
+// with it, and the processor at hand decides which are called.
 
 #ifndef VOLVELLE_KERNELS_DOT_PRODUCT_H_
 #define VOLVELLE_KERNELS_DOT_PRODUCT_H_

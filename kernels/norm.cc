@@ -13,26 +13,28 @@ HWY_BEFORE_NAMESPACE();
 namespace volvelle::HWY_NAMESPACE {
 
 // add(... add(0, x[0]) ..., x[count - 1]) in vectors, whose last is filled up with `neutral`, which
-// adds nothing. Four running sums: they hide the latency of addition, and each rounds over fewer
-// terms.
+// adds nothing. Eight running sums hide the latency of addition, four cycles in each of two units,
+// and each rounds over fewer terms.
 template <class Add>
 HWY_INLINE float sum_of(const float* x, size_t count, float neutral, const Add& add) {
   const Floats d;
   const size_t lanes = hn::Lanes(d);
-  auto sum0 = hn::Zero(d), sum1 = hn::Zero(d), sum2 = hn::Zero(d), sum3 = hn::Zero(d);
+  auto sum0 = hn::Zero(d), sum1 = sum0, sum2 = sum0, sum3 = sum0;
+  auto sum4 = sum0, sum5 = sum0, sum6 = sum0, sum7 = sum0;
   size_t i = 0;
-  for (; i + 4 * lanes <= count; i += 4 * lanes) {
-    const auto x0 = hn::LoadU(d, x + i), x1 = hn::LoadU(d, x + i + lanes);
-    const auto x2 = hn::LoadU(d, x + i + 2 * lanes), x3 = hn::LoadU(d, x + i + 3 * lanes);
-    sum0 = add(sum0, x0);
-    sum1 = add(sum1, x1);
-    sum2 = add(sum2, x2);
-    sum3 = add(sum3, x3);
+  const auto load = [&](size_t v) HWY_ATTR { return hn::LoadU(d, x + i + v * lanes); };
+  for (; i + 8 * lanes <= count; i += 8 * lanes) {
+    sum0 = add(sum0, load(0)), sum1 = add(sum1, load(1));
+    sum2 = add(sum2, load(2)), sum3 = add(sum3, load(3));
+    sum4 = add(sum4, load(4)), sum5 = add(sum5, load(5));
+    sum6 = add(sum6, load(6)), sum7 = add(sum7, load(7));
   }
   for (; i < count; i += lanes) {
     sum0 = add(sum0, hn::LoadNOr(hn::Set(d, neutral), d, x + i, count - i));
   }
-  return hn::ReduceSum(d, hn::Add(hn::Add(sum0, sum1), hn::Add(sum2, sum3)));
+  sum0 = hn::Add(hn::Add(sum0, sum1), hn::Add(sum2, sum3));
+  sum4 = hn::Add(hn::Add(sum4, sum5), hn::Add(sum6, sum7));
+  return hn::ReduceSum(d, hn::Add(sum0, sum4));
 }
 
 void rms_norm(const float* x, size_t x_stride, const float* weight, float epsilon, size_t rows,

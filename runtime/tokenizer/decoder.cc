@@ -84,7 +84,7 @@ Result<void> check_decoders(std::span<const DecoderStep> steps) {
   return {};
 }
 
-Decoder::Decoder(std::span<const DecoderStep> steps, bool streaming)
+PieceDecoder::PieceDecoder(std::span<const DecoderStep> steps, bool streaming)
     : steps_(steps), streaming_(streaming), states_(steps.size()) {
   bool joined = false;
   for (size_t i = 0; i < steps.size(); ++i) {
@@ -94,16 +94,16 @@ Decoder::Decoder(std::span<const DecoderStep> steps, bool streaming)
   }
 }
 
-void Decoder::push(std::string_view piece) {
+void PieceDecoder::push(std::string_view piece) {
   if (steps_.empty() && !std::exchange(first_, false)) text_ += ' ';
   give(0, piece);
 }
 
-void Decoder::finish() {
+void PieceDecoder::finish() {
   for (size_t step = 0; step < steps_.size(); ++step) flush(step);
 }
 
-bool Decoder::inside_character() const {
+bool PieceDecoder::inside_character() const {
   for (size_t step = 0; step < steps_.size(); ++step) {
     const DecoderKind kind = steps_[step].kind;
     if ((kind == DecoderKind::byte_level || kind == DecoderKind::byte_fallback) &&
@@ -114,7 +114,7 @@ bool Decoder::inside_character() const {
   return false;
 }
 
-void Decoder::give(size_t index, std::string_view piece) {
+void PieceDecoder::give(size_t index, std::string_view piece) {
   if (index == steps_.size()) {
     text_ += piece;
     return;
@@ -171,7 +171,7 @@ void Decoder::give(size_t index, std::string_view piece) {
 }
 
 // The run of bytes held: text if it is UTF-8, otherwise one U+FFFD for each byte.
-void Decoder::give_bytes(size_t index) {
+void PieceDecoder::give_bytes(size_t index) {
   if (states_[index].held.empty()) return;
   const std::string bytes = std::exchange(states_[index].held, {});
   if (is_utf8(bytes)) return give(index + 1, bytes);
@@ -180,7 +180,7 @@ void Decoder::give_bytes(size_t index) {
 
 // Strips a stream: at its start at once, at its end by holding back what may turn out to be the
 // end.
-void Decoder::strip_joined(size_t index, std::string_view piece) {
+void PieceDecoder::strip_joined(size_t index, std::string_view piece) {
   const DecoderStep& step = steps_[index];
   State& state = states_[index];
   while (!state.begun && state.stripped < step.start && piece.starts_with(step.text)) {
@@ -201,7 +201,7 @@ void Decoder::strip_joined(size_t index, std::string_view piece) {
   give(index + 1, out);
 }
 
-void Decoder::flush(size_t index) {
+void PieceDecoder::flush(size_t index) {
   State& state = states_[index];
   switch (steps_[index].kind) {
     case DecoderKind::byte_level: {

@@ -19,10 +19,10 @@ namespace volvelle {
 
 Result<void> check_decoders(std::span<const DecoderStep> steps);
 
-class Decoder {
+class PieceDecoder {
  public:
   // `steps` have been checked and outlive the decoder.
-  Decoder(std::span<const DecoderStep> steps, bool streaming);
+  PieceDecoder(std::span<const DecoderStep> steps, bool streaming);
 
   void push(std::string_view piece);
   void finish();  // what steps still hold goes to text()

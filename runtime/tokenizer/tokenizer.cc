@@ -415,7 +415,7 @@ Result<Encoding> Tokenizer::encode_pair(std::string_view first, std::string_view
 }
 
 std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special) const {
-  Decoder decoder(parts_->spec.decoders, false);
+  PieceDecoder decoder(parts_->spec.decoders, false);
   for (const int32_t id : ids) {
     if (const std::string_view text = shown(id, skip_special); !text.empty()) decoder.push(text);
   }
@@ -459,11 +459,11 @@ const Tokenizer& Tokenizer::target() const {
 struct IncrementalDecoder::State {
   const Tokenizer* tokenizer;
   bool skip_special;
-  Decoder decoder;
+  PieceDecoder decoder;
 };
 
 IncrementalDecoder::IncrementalDecoder(const Tokenizer& tokenizer, bool skip_special)
-    : state_(new State{&tokenizer, skip_special, Decoder(tokenizer.spec().decoders, true)}) {}
+    : state_(new State{&tokenizer, skip_special, PieceDecoder(tokenizer.spec().decoders, true)}) {}
 IncrementalDecoder::IncrementalDecoder(IncrementalDecoder&&) noexcept = default;
 IncrementalDecoder& IncrementalDecoder::operator=(IncrementalDecoder&&) noexcept = default;
 IncrementalDecoder::~IncrementalDecoder() = default;
@@ -471,15 +471,15 @@ IncrementalDecoder::~IncrementalDecoder() = default;
 std::string IncrementalDecoder::push(int32_t id) {
   const std::string_view piece = state_->tokenizer->shown(id, state_->skip_special);
   if (piece.empty()) return {};
-  Decoder& decoder = state_->decoder;
+  PieceDecoder& decoder = state_->decoder;
   decoder.push(piece);
   if (decoder.inside_character() || decoder.text().ends_with(kReplacementCharacter)) return {};
   return std::exchange(decoder.text(), {});
 }
 
 std::string IncrementalDecoder::finish() {
-  Decoder decoder =
-      std::exchange(state_->decoder, Decoder(state_->tokenizer->spec().decoders, true));
+  PieceDecoder decoder =
+      std::exchange(state_->decoder, PieceDecoder(state_->tokenizer->spec().decoders, true));
   decoder.finish();
   return std::move(decoder.text());
 }
