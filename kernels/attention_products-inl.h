@@ -156,7 +156,6 @@ HWY_INLINE void multiply_keys(const QueryCodes& queries, size_t elements,
     if constexpr (rows > 1) a1 = hn::Set(ds, queries.starts[1]);
     if constexpr (rows > 2) a2 = hn::Set(ds, queries.starts[2]);
     if constexpr (rows > 3) a3 = hn::Set(ds, queries.starts[3]);
-    HWY_UNROLL(2)
     for (size_t e = 0; e < elements; e += kCacheRowElements) {
       const auto row = [&](size_t r) HWY_ATTR {
         return Sixteen<Signed>(queries.codes + (r < rows ? r : 0) * elements + e);
@@ -208,7 +207,6 @@ HWY_INLINE void add_values_at(size_t e, const WeightCodes& weights,
   if constexpr (rows > 2) a2 = hn::Set(Sums(), weights.starts[2]);
   if constexpr (rows > 3) a3 = hn::Set(Sums(), weights.starts[3]);
   size_t s = low / 4 * 4;
-  HWY_UNROLL(2)
   for (; s + 12 < high; s += 16) {
     const auto row = [&](size_t r) HWY_ATTR {
       return Sixteen<Unsigned>(weights.codes + (r < rows ? r : 0) * kTile + s);

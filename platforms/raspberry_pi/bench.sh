@@ -35,10 +35,11 @@ fi
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-read_line() { tr -d '\0' <"$1" 2>/dev/null | head -n 1 || true; }
+read_line() { [ ! -r "$1" ] || tr -d '\0' <"$1" | head -n 1; }
 throttled() { vcgencmd get_throttled 2>/dev/null | sed 's/^throttled=//' || true; }
 {
-  echo "board=$(read_line /proc/device-tree/model)"
+  board=$(read_line /proc/device-tree/model)
+  echo "board=${board:-$(read_line /sys/class/dmi/id/product_name)}"
   echo "kernel=$(uname -srm)"
   echo "governor=$(read_line /sys/devices/system/cpu/cpu0/cpufreq/scaling_governor)"
   for device in /sys/class/thermal/cooling_device*; do
