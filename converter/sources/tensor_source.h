@@ -44,6 +44,10 @@ class TensorSource {
   virtual Result<void> read(const SourceTensor& tensor, uint64_t first_row, uint64_t rows,
                             std::span<float> values) const = 0;
 
+  // The same of 32-bit integers, which by themselves are no weights.
+  virtual Result<void> read_words(const SourceTensor& tensor, uint64_t first_row, uint64_t rows,
+                                  std::span<uint32_t> words) const;
+
   // The tensor of that name, or null. Logarithmic; may be called from several threads at once.
   const SourceTensor* find(std::string_view name) const;
 
