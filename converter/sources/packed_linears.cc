@@ -5,6 +5,7 @@
 #include <cctype>
 #include <memory>
 #include <mutex>
+#include <numeric>
 #include <set>
 #include <span>
 #include <string>
@@ -57,6 +58,7 @@ class UnpackedSource final : public TensorSource {
                           std::span<uint32_t> words) const override {
     return packed_->read_words(tensor, first_row, rows, words);
   }
+  std::vector<uint32_t> column_order(const SourceTensor& tensor) const override;
 
  private:
   // All that a linear is made of.
@@ -238,6 +240,17 @@ Result<void> UnpackedSource::read(const SourceTensor& tensor, uint64_t first_row
     }
   }
   return {};
+}
+
+std::vector<uint32_t> UnpackedSource::column_order(const SourceTensor& tensor) const {
+  const SourceTensor* const known = find(tensor.name);
+  if (known == nullptr) return {};
+  const std::vector<uint32_t>& group_of = linears_[known - tensors_.data()].group_of;
+  if (std::ranges::is_sorted(group_of)) return {};
+  std::vector<uint32_t> order(group_of.size());
+  std::iota(order.begin(), order.end(), 0u);
+  std::ranges::stable_sort(order, {}, [&](uint32_t column) { return group_of[column]; });
+  return order;
 }
 
 // A member of the quantisation's settings, of either name; null: it is not there.

@@ -23,6 +23,8 @@ Result<void> TensorSource::read_words(const SourceTensor& tensor, uint64_t, uint
               tensor.type);
 }
 
+std::vector<uint32_t> TensorSource::column_order(const SourceTensor&) const { return {}; }
+
 const SourceTensor* TensorSource::find(std::string_view name) const {
   const std::vector<SourceTensor>& all = tensors();
   std::call_once(sorted_, [&] {
