@@ -20,6 +20,24 @@ constexpr size_t kMostBytes = size_t{64} << 10, kMostTokens = 16384;
 constexpr size_t kLeastTokens = 32;
 constexpr size_t kSampleStride = 16;  // of each so many rows one is kept, from the first on
 
+// What a decoder behind an encoder reads that is to write the text of `tokens`.
+Result<std::vector<int32_t>> target_of(const Model& model, std::span<const int32_t> tokens) {
+  const Tokenizer& source = *model.tokenizer();
+  std::vector<int32_t> target = {model.generation().decoder_start};
+  if (model.generation().forced_bos >= 0) target.push_back(model.generation().forced_bos);
+  if (&source.target() == &source) {
+    target.insert(target.end(), tokens.begin(), tokens.end());
+  } else {
+    VOLVELLE_ASSIGN_OR_RETURN(
+        const std::vector<int32_t> written,
+        source.target().encode(source.decode(tokens), {.add_special = false}));
+    target.insert(target.end(), written.begin(), written.end());
+  }
+  target.resize(std::min({target.size(), kWindow, model.decoder().position_limit}));
+  VOLVELLE_RETURN_IF_ERROR(model.check_tokens(model.decoder(), target));
+  return target;
+}
+
 }  // namespace
 
 // Gathers the statistics of linears that have an entry.
@@ -69,9 +87,9 @@ Result<std::unique_ptr<Calibration>> Calibration::open(std::shared_ptr<const Mod
                                                        ThreadPool& pool, std::string_view text) {
   const Tokenizer* const tokenizer = model->tokenizer();
   if (tokenizer == nullptr) return fail("{}: has no tokenizer to read a text with", model->path());
-  const bool decodes = model->generates();
-  if (decodes && model->encoder() != nullptr) {
-    return fail("{}: its decoder reads what an encoder makes of a source", model->path());
+  const bool decodes = model->encoder() == nullptr;  // alone
+  if (!decodes && model->generates() && model->generation().decoder_start < 0) {
+    return fail("{}: does not say which token its decoder starts with", model->path());
   }
   const Stack& stack = decodes ? model->decoder() : *model->encoder();
   const size_t window = std::min(kWindow, stack.position_limit);
@@ -110,13 +128,18 @@ Result<std::unique_ptr<Calibration>> Calibration::open(std::shared_ptr<const Mod
     if (begins) {
       sentence.tokens.insert(sentence.tokens.end(), special.begin() + before, special.end());
     }
+    if (!decodes && model->generates()) {
+      VOLVELLE_ASSIGN_OR_RETURN(std::vector<int32_t> target,
+                                target_of(*model, std::span(tokens).subspan(first, count)));
+      result->targets_.push_back(std::move(target));
+    }
     first += count;
     result->windows_.push_back(std::move(sentence));
   }
   return result;
 }
 
-Result<void> Calibration::observe(std::span<const Wanted> linears) {
+Result<void> Calibration::observe(std::span<const Wanted> linears, const Progress& progress) {
   statistics_.clear();
   for (const auto& [name, moments] : linears) {
     const auto tensor = std::ranges::find(model_->tensors(), name, &Tensor::name);
@@ -126,28 +149,39 @@ Result<void> Calibration::observe(std::span<const Wanted> linears) {
                          .moments = std::vector<float>(moments ? columns * columns : 0)};
   }
   Watch watch(statistics_, pool_);
-  if (!model_->generates()) {
-    VOLVELLE_ASSIGN_OR_RETURN(const std::unique_ptr<Encoder> encoder,
-                              Encoder::open(model_, pool_, nullptr, kWindow, &watch));
-    return encoder->run(windows_, [](size_t, size_t, std::span<const float>) -> Result<void> {
-      return interrupted() ? fail("interrupted") : Result<void>();
-    });
+  uint64_t done = 0;
+  // After each window; it ends the run when the user wants that.
+  const auto advance = [&](const Sentence& window) -> Result<void> {
+    progress("calibrating", done += window.tokens.size(), tokens());
+    return interrupted() ? fail("interrupted") : Result<void>();
+  };
+  std::unique_ptr<Session> session;
+  if (model_->generates()) {
+    SessionOptions options{.cache = CacheType::kF32, .observer = &watch};
+    for (size_t i = 0; i < windows_.size(); ++i) {
+      const auto& read = targets_.empty() ? windows_[i].tokens : targets_[i];
+      options.context = std::max(options.context, read.size());
+    }
+    VOLVELLE_ASSIGN_OR_RETURN(session, Session::open(model_, pool_, options));
   }
-  VOLVELLE_ASSIGN_OR_RETURN(
-      const std::unique_ptr<Session> session,
-      Session::open(
-          model_, pool_,
-          {.cache = CacheType::kF32,
-           .context = std::ranges::max(windows_, {},
-                                       [](const Sentence& window) { return window.tokens.size(); })
-                          .tokens.size(),
-           .observer = &watch}));
-  for (const Sentence& window : windows_) {
-    if (interrupted()) return fail("interrupted");
-    session->clear();
-    VOLVELLE_RETURN_IF_ERROR(session->feed(window.tokens));
+  if (model_->encoder() == nullptr) {
+    for (const Sentence& window : windows_) {
+      session->clear();
+      VOLVELLE_RETURN_IF_ERROR(session->feed(window.tokens));
+      VOLVELLE_RETURN_IF_ERROR(advance(window));
+    }
+    return {};
   }
-  return {};
+  VOLVELLE_ASSIGN_OR_RETURN(const std::unique_ptr<Encoder> encoder,
+                            Encoder::open(model_, pool_, nullptr, kWindow, &watch));
+  return encoder->run(
+      windows_, [&](size_t window, size_t rows, std::span<const float> values) -> Result<void> {
+        if (session != nullptr) {
+          VOLVELLE_RETURN_IF_ERROR(session->read_source(values, rows));
+          VOLVELLE_RETURN_IF_ERROR(session->feed(targets_[window]));
+        }
+        return advance(windows_[window]);
+      });
 }
 
 const InputStatistics* Calibration::find(const std::string& name) const {

@@ -40,8 +40,8 @@ struct InputStatistics {
 
 class Calibration {
  public:
-  // `model` has quantised linears. Fails with a sentence where it cannot read a text: without a
-  // tokenizer, or where its decoder needs an encoder's source.
+  // `model` has quantised linears. A decoder behind an encoder is given, as what it is to write,
+  // the text that its encoder reads. Fails with a sentence where the model cannot read a text.
   static Result<std::unique_ptr<Calibration>> open(std::shared_ptr<const Model> model,
                                                    ThreadPool& pool, std::string_view text);
 
@@ -50,8 +50,11 @@ class Calibration {
     bool moments = true;
   };
 
+  // Told now and then what is being done, and of how many tokens.
+  using Progress = std::function<void(std::string_view what, uint64_t done, uint64_t total)>;
+
   // Runs the model for the statistics of linears of these weights. Those of others are forgotten.
-  Result<void> observe(std::span<const Wanted> linears);
+  Result<void> observe(std::span<const Wanted> linears, const Progress& progress);
 
   // Whether the last observation was of that linear, among others, and of its moments.
   bool has(const std::string& name, bool moments) const {
@@ -76,6 +79,7 @@ class Calibration {
   std::shared_ptr<const Model> model_;
   ThreadPool& pool_;
   std::vector<Sentence> windows_;
+  std::vector<std::vector<int32_t>> targets_;  // of a decoder behind an encoder: for each window
   bool cut_ = false;
   std::map<std::string, InputStatistics> statistics_;
 };

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "converter/forms.h"
+#include "converter/group_order.h"
 #include "converter/positions/rotary.h"
 #include "converter/positions/scaling_spec.h"
 #include "converter/recipe.h"
@@ -181,22 +182,6 @@ Result<void> write_sinusoids(uint64_t context, recipe::Model& model,
   return {};
 }
 
-// Statistics of as many linears as memory allows, from tensor `first` on.
-Result<void> observe(const recipe::Model& model, size_t first, const std::vector<Plan>& plans,
-                     Calibration& calibration) {
-  constexpr uint64_t kMostBytes = uint64_t{1} << 30;
-  std::vector<Calibration::Wanted> linears;
-  uint64_t bytes = 0;
-  for (size_t i = first; i < model.tensors.size(); ++i) {
-    const recipe::Tensor& tensor = model.tensors[i];
-    if (!is_linear(tensor) || plans[i].type != file::TensorType::q4) continue;
-    if (!plans[i].kept) bytes += Calibration::bytes(tensor.columns);
-    if (bytes > kMostBytes && !linears.empty()) break;
-    linears.push_back({tensor.name, !plans[i].kept});
-  }
-  return calibration.observe(linears);
-}
-
 // What became of a tensor, for people.
 std::string form_text(const Storage& storage, bool kept) {
   std::string text = file::EnumNameTensorType(storage.type);
@@ -219,7 +204,7 @@ Result<std::vector<StoredTensor>> write_weights(const recipe::Model& model,
                                                 Calibration* calibration, const ThreadPool& threads,
                                                 ModelWriter& writer, ConvertReport& report) {
   VOLVELLE_ASSIGN_OR_RETURN(const std::vector<Plan> plans,
-                            make_plans(model, options, source, calibration));
+                            make_plans(model, options, source, calibration, threads));
   uint64_t total = 0, done = 0, bytes = 0;
   for (size_t i = 0; i < model.tensors.size(); ++i) {
     const recipe::Tensor& tensor = model.tensors[i];
@@ -234,16 +219,13 @@ Result<std::vector<StoredTensor>> write_weights(const recipe::Model& model,
   double linear_bits = 0, linear_weights = 0;
   for (size_t i = 0; i < model.tensors.size(); ++i) {
     const recipe::Tensor& tensor = model.tensors[i];
-    const InputStatistics* statistics = nullptr;
-    if (calibration != nullptr && is_linear(tensor) && plans[i].type == file::TensorType::q4) {
-      if (!calibration->has(tensor.name, !plans[i].kept)) {
-        VOLVELLE_RETURN_IF_ERROR(observe(model, i, plans, *calibration));
-      }
-      statistics = calibration->find(tensor.name);
-    }
+    VOLVELLE_ASSIGN_OR_RETURN(const InputStatistics* const statistics,
+                              statistics_of(model, i, plans, calibration, options.progress));
     VOLVELLE_ASSIGN_OR_RETURN(const Storage storage,
                               choose_form(model, i, plans[i], source, statistics, threads));
-    const auto progress = [&](uint64_t elements) { options.progress(done += elements, total); };
+    const auto progress = [&](uint64_t elements) {
+      options.progress("converting", done += elements, total);
+    };
     VOLVELLE_ASSIGN_OR_RETURN(StoredTensor one,
                               write_tensor(tensor, storage, source, threads, writer, progress));
     const std::string form = form_text(storage, plans[i].kept);
@@ -278,19 +260,20 @@ Result<flatbuffers::Offset<file::Tokenizer>> write_tokenizer(
 // The model in eight bits, which reads the text that calibrates; null, with a notice, where it
 // cannot.
 Result<std::unique_ptr<Calibration>> calibrate(const ConvertOptions& options, bool tokenizer,
-                                               bool translates, ThreadPool& threads,
-                                               ConvertReport& report) {
+                                               ThreadPool& threads, ConvertReport& report) {
   const auto refuse = [&](const std::string& reason) {
     report.notices.push_back("rounded without a text to calibrate on: " + reason);
     return nullptr;
   };
   if (!tokenizer) return refuse("there is no tokenizer to read one with");
-  if (translates) return refuse("that is not done to a decoder behind an encoder yet");
   ConvertOptions plain = options;
   plain.weights = WeightType::kQ8;
   plain.calibration = "";
   plain.bits = {};
   plain.keep = {};
+  plain.progress = [&](std::string_view, uint64_t done, uint64_t total) {
+    options.progress("preparing to calibrate", done, total);
+  };
   VOLVELLE_ASSIGN_OR_RETURN(std::shared_ptr<const Model> model,
                             convert_and_map(std::move(plain), threads));
   auto calibration = Calibration::open(std::move(model), threads, options.calibration);
@@ -423,6 +406,7 @@ Result<ConvertReport> convert(const ConvertOptions& options, ThreadPool& threads
   VOLVELLE_RETURN_IF_ERROR(spare_source(options.output, opened.path));
   VOLVELLE_ASSIGN_OR_RETURN(recipe::Model model, describe(*opened.family, opened.checkpoint));
   VOLVELLE_RETURN_IF_ERROR(read_sentence_modules(opened.path, model));
+  gather_groups(opened.checkpoint.source(), model);
   VOLVELLE_ASSIGN_OR_RETURN(const std::optional<uint64_t> reach,
                             apply_scaling(options.scaling, model, report));
   VOLVELLE_ASSIGN_OR_RETURN(const uint64_t context, choose_context(options, model, reach, report));
@@ -445,8 +429,8 @@ Result<ConvertReport> convert(const ConvertOptions& options, ThreadPool& threads
 
   std::unique_ptr<Calibration> calibration;
   if (options.rounds_to_q4() && !options.calibration.empty()) {
-    VOLVELLE_ASSIGN_OR_RETURN(calibration, calibrate(options, opened.tokenizer.has_value(),
-                                                     model.encoder.has_value(), threads, report));
+    VOLVELLE_ASSIGN_OR_RETURN(calibration,
+                              calibrate(options, opened.tokenizer.has_value(), threads, report));
   }
   VOLVELLE_ASSIGN_OR_RETURN(ModelWriter writer, ModelWriter::create(options.output, options.force));
   VOLVELLE_ASSIGN_OR_RETURN(std::vector<StoredTensor> tensors,

@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -40,8 +41,9 @@ struct ConvertOptions {
 
   bool rounds_to_q4() const;  // any linear
 
-  // Told of weights written so far and in all, now and then.
-  std::function<void(uint64_t done, uint64_t total)> progress = [](uint64_t, uint64_t) {};
+  // Told now and then what is being done, of weights or of a text's tokens, and how much of it.
+  using Progress = std::function<void(std::string_view what, uint64_t done, uint64_t total)>;
+  Progress progress = [](std::string_view, uint64_t, uint64_t) {};
 };
 
 struct ConvertReport {

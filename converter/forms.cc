@@ -4,12 +4,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <memory>
 #include <numeric>
 #include <utility>
 
 #include "converter/quantize/q4.h"
+#include "converter/quantize/q8.h"
 #include "kernels/hadamard.h"
 
 namespace volvelle {
@@ -82,40 +82,6 @@ Result<void> find_grid(std::span<const float> rows, size_t columns, Plan& plan) 
   return {};
 }
 
-// The squares of what rounding to q4 changes in outputs, by the outputs' own; of weights, where
-// inputs are not known.
-Result<double> relative_error(std::vector<float> rows, size_t columns,
-                              const InputStatistics* statistics) {
-  const size_t count = rows.size() / columns, block = std::max<size_t>(rotation_of(columns), 1);
-  hadamard(block, rows.size(), rows.data());
-  std::vector<uint8_t> codes(count * q4_blocks(columns) * kQ4Block / 2);
-  std::vector<uint16_t> scales(count * q4_blocks(columns));
-  std::vector<float> off(rows.size());
-  VOLVELLE_RETURN_IF_ERROR(
-      quantize_q4_rows(rows.data(), count, columns, codes.data(), scales.data()));
-  dequantize_q4_rows(codes.data(), scales.data(), count, columns, off.data());
-  for (size_t i = 0; i < off.size(); ++i) off[i] -= rows[i];
-  double error = 0, size = 0;
-  if (statistics == nullptr) {
-    for (size_t i = 0; i < off.size(); ++i) {
-      error += double{off[i]} * off[i], size += double{rows[i]} * rows[i];
-    }
-  } else {
-    std::vector<float> inputs = statistics->sample;
-    hadamard(block, inputs.size(), inputs.data());
-    for (size_t x = 0; x < inputs.size(); x += columns) {
-      for (size_t w = 0; w < rows.size(); w += columns) {
-        float change = 0, output = 0;
-        for (size_t i = 0; i < columns; ++i) {
-          change += inputs[x + i] * off[w + i], output += inputs[x + i] * rows[w + i];
-        }
-        error += double{change} * change, size += double{output} * output;
-      }
-    }
-  }
-  return size > 0 ? error / size : 0;
-}
-
 // Of a tensor that keeps its grid: each adds a byte to a row, all of them an eighth of a bit to a
 // weight.
 size_t most_side_columns(size_t columns) { return std::min(kMostSideColumns, columns / 64); }
@@ -130,58 +96,34 @@ double bits_of(const recipe::Tensor& tensor, const Plan& plan) {
   return 8 * bytes / static_cast<double>(rows * columns);
 }
 
-// Takes from four bits, where they cost most for what they save, as many tensors as a mean of
-// `bits` lets.
-Result<void> mix(const recipe::Model& model, const ConvertOptions& options,
-                 const TensorSource& source, Calibration* calibration,
-                 const std::vector<bool>& settled, std::vector<Plan>& plans) {
-  struct Step {
-    size_t index;
-    Plan better;
-    double cost;  // in bits
-    double gain;  // of error, for a bit
-  };
-  if (calibration != nullptr) {
-    std::vector<Calibration::Wanted> linears;
-    for (const recipe::Tensor& tensor : model.tensors) {
-      if (is_linear(tensor)) linears.push_back({tensor.name, /*moments=*/false});
-    }
-    VOLVELLE_RETURN_IF_ERROR(calibration->observe(linears));
+// Of a row of inputs in int8.
+double squared_step(std::span<const float> x) {
+  const auto [low, high] = std::ranges::minmax_element(x);
+  return std::pow((std::max(*high, 0.0f) - std::min(*low, 0.0f)) / 255.0, 2);
+}
+
+// What is left of the rows after rounding them as planned, less the rows.
+Result<std::vector<float>> rounding_of(std::span<const float> rows, size_t columns,
+                                       const Plan& plan) {
+  const size_t count = rows.size() / columns;
+  std::vector<float> off(rows.size());
+  if (plan.type == file::TensorType::q8) {
+    std::vector<int8_t> codes(rows.size());
+    std::vector<float> scales(count);
+    VOLVELLE_RETURN_IF_ERROR(
+        quantize_q8_rows(rows.data(), count, columns, codes.data(), scales.data()));
+    dequantize_q8_rows(codes.data(), scales.data(), count, columns, off.data());
+  } else if (!plan.kept) {
+    std::vector<uint8_t> codes(count * q4_blocks(columns) * kQ4Block / 2);
+    std::vector<uint16_t> scales(count * q4_blocks(columns));
+    VOLVELLE_RETURN_IF_ERROR(
+        quantize_q4_rows(rows.data(), count, columns, codes.data(), scales.data()));
+    dequantize_q4_rows(codes.data(), scales.data(), count, columns, off.data());
+  } else {
+    return off;  // its grid's scales are rounded, by a thousandth part
   }
-  std::vector<Step> steps;
-  double used = 0, weights = 0;
-  for (size_t i = 0; i < plans.size(); ++i) {
-    const recipe::Tensor& tensor = model.tensors[i];
-    if (!is_linear(tensor)) continue;
-    const double count = static_cast<double>(tensor.rows) * static_cast<double>(tensor.columns);
-    weights += count;
-    Plan better = plans[i];
-    if (!settled[i]) {
-      if (!better.kept) better.type = file::TensorType::q8;
-      plans[i].kept = plans[i].minima = false;
-    }
-    used += count * bits_of(tensor, plans[i]);
-    if (settled[i]) continue;
-    VOLVELLE_ASSIGN_OR_RETURN(const std::vector<float> rows,
-                              sample_rows(tensor, source, kSampleElements / 4));
-    const InputStatistics* const statistics =
-        calibration != nullptr ? calibration->find(tensor.name) : nullptr;
-    VOLVELLE_ASSIGN_OR_RETURN(const double error, relative_error(rows, tensor.columns, statistics));
-    const double cost = count * (bits_of(tensor, better) - bits_of(tensor, plans[i]));
-    steps.push_back({i, better, cost, error / cost});
-  }
-  const double wanted = *options.bits * weights;
-  if (used > wanted) {
-    return fail("--weights auto:{}: four bits and their scales come to {:.2f} bits a weight",
-                *options.bits, used / weights);
-  }
-  std::ranges::stable_sort(steps, std::greater(), &Step::gain);
-  for (const Step& step : steps) {
-    if (used + step.cost > wanted) continue;
-    used += step.cost;
-    plans[step.index] = step.better;
-  }
-  return {};
+  for (size_t i = 0; i < off.size(); ++i) off[i] -= rows[i];
+  return off;
 }
 
 // What a linear's outputs lose by rounding weights and inputs: the sum over sampled rows of weights
@@ -215,14 +157,140 @@ Result<Candidate> try_form(Storage storage, std::vector<float> rows,
                                                    codes.data(), scales.data(), nullptr, nullptr));
   double steps = 0, squares = 0;  // of inputs' steps, and of weights
   for (size_t x = 0; x < inputs.size(); x += columns) {
-    const auto [low, high] = std::minmax_element(inputs.begin() + x, inputs.begin() + x + columns);
-    steps += std::pow((std::max(*high, 0.0f) - std::min(*low, 0.0f)) / 255.0, 2);
+    steps += squared_step(std::span(inputs).subspan(x, columns));
   }
   for (const float weight : rows) squares += double{weight} * weight;
   storage.compensation = compensation;
   const auto seen = static_cast<double>(statistics.rows);
   return Candidate{std::move(storage),
                    cost / seen + steps / 12 / static_cast<double>(statistics.sampled()) * squares};
+}
+
+// The squares of what rounding of weights and inputs changes in outputs, by the outputs' own.
+Result<double> relative_error(std::vector<float> rows, size_t columns, const Plan& plan,
+                              const InputStatistics* statistics, const ThreadPool& threads) {
+  const size_t block = plan.kept ? 1 : std::max<size_t>(rotation_of(columns), 1);
+  if (statistics == nullptr) {
+    // Inputs that are not known are taken for ones of a normal distribution where they are rotated,
+    // and for as much worse where they are not as SmolLM2's are in the mean.
+    constexpr double kRotated = 6e-5, kAsTheyAre = 5e-4;
+    hadamard(block, rows.size(), rows.data());
+    VOLVELLE_ASSIGN_OR_RETURN(const std::vector<float> off, rounding_of(rows, columns, plan));
+    double error = 0, size = 0;
+    for (size_t i = 0; i < off.size(); ++i) {
+      error += double{off[i]} * off[i], size += double{rows[i]} * rows[i];
+    }
+    return size > 0 ? error / size + (block > 1 ? kRotated : kAsTheyAre) : 0;
+  }
+  std::vector<float> inputs = statistics->sample;
+  const auto sum_of_squares = [&](std::span<const float> weights) {
+    double sum = 0;
+    for (size_t x = 0; x < inputs.size(); x += columns) {
+      for (size_t w = 0; w < weights.size(); w += columns) {
+        float output = 0;
+        for (size_t i = 0; i < columns; ++i) output += inputs[x + i] * weights[w + i];
+        sum += double{output} * output;
+      }
+    }
+    return sum;
+  };
+  const double size = sum_of_squares(rows);
+  if (size == 0) return 0;
+  if (plan.type == file::TensorType::q4 && !plan.kept) {
+    const Storage rotated{.type = plan.type, .rotation = rotation_of(columns)};
+    VOLVELLE_ASSIGN_OR_RETURN(const Candidate candidate,
+                              try_form(rotated, std::move(rows), *statistics, threads));
+    return candidate.error * static_cast<double>(statistics->sampled()) / size;
+  }
+  if (plan.kept) {
+    for (const uint32_t column : choose_side_columns(inputs, columns, most_side_columns(columns))) {
+      for (size_t i = column; i < rows.size(); i += columns) rows[i] = 0;
+      for (size_t i = column; i < inputs.size(); i += columns) inputs[i] = 0;
+    }
+  }
+  hadamard(block, inputs.size(), inputs.data());
+  hadamard(block, rows.size(), rows.data());
+  VOLVELLE_ASSIGN_OR_RETURN(const std::vector<float> off, rounding_of(rows, columns, plan));
+  double steps = 0, squares = 0;
+  for (size_t x = 0; x < inputs.size(); x += columns) {
+    steps += squared_step(std::span(inputs).subspan(x, columns));
+  }
+  for (const float weight : rows) squares += double{weight} * weight;
+  return (sum_of_squares(off) + steps / 12 * squares) / size;
+}
+
+// Gives tensors more than four bits, first where that takes away most error for its bits, as far as
+// a mean of `bits` lets: their own grid where they lie on one, or eight bits.
+Result<void> mix(const recipe::Model& model, const ConvertOptions& options,
+                 const TensorSource& source, Calibration* calibration,
+                 const std::vector<bool>& settled, const ThreadPool& threads,
+                 std::vector<Plan>& plans) {
+  struct Choice {
+    Plan plan;
+    double bits = 0;  // of the whole tensor
+    double error = 0;
+  };
+  struct Ladder {
+    size_t index;
+    std::vector<Choice> choices;  // by bits
+    size_t at = 0;
+  };
+  std::vector<Plan> rounded = plans;
+  for (size_t i = 0; i < plans.size(); ++i) {
+    if (is_linear(model.tensors[i]) && !settled[i]) rounded[i] = {.type = file::TensorType::q4};
+  }
+  std::vector<Ladder> ladders;
+  double used = 0, weights = 0;
+  for (size_t i = 0; i < plans.size(); ++i) {
+    const recipe::Tensor& tensor = model.tensors[i];
+    if (!is_linear(tensor)) continue;
+    const double count = static_cast<double>(tensor.rows) * static_cast<double>(tensor.columns);
+    weights += count;
+    if (settled[i]) {
+      used += count * bits_of(tensor, plans[i]);
+      continue;
+    }
+    Ladder ladder{i, {{{.type = file::TensorType::q4}}}};
+    if (plans[i].kept) ladder.choices.push_back({plans[i]});
+    ladder.choices.push_back({{.type = file::TensorType::q8}});
+    VOLVELLE_ASSIGN_OR_RETURN(const std::vector<float> rows,
+                              sample_rows(tensor, source, kSampleElements / 4));
+    VOLVELLE_ASSIGN_OR_RETURN(const InputStatistics* const statistics,
+                              statistics_of(model, i, rounded, calibration, options.progress));
+    for (Choice& choice : ladder.choices) {
+      choice.bits = count * bits_of(tensor, choice.plan);
+      VOLVELLE_ASSIGN_OR_RETURN(
+          choice.error, relative_error(rows, tensor.columns, choice.plan, statistics, threads));
+    }
+    used += ladder.choices[0].bits;
+    ladders.push_back(std::move(ladder));
+  }
+  const double wanted = *options.bits * weights;
+  if (used > wanted) {
+    return fail("--weights auto:{}: {} come to {:.2f} bits a weight", *options.bits,
+                options.keep.empty() ? "four bits and their scales"
+                                     : "what --keep asks for, and four bits of all others,",
+                used / weights);
+  }
+  while (true) {
+    Ladder* best = nullptr;
+    size_t to = 0;
+    double most = 0;  // of error, for a bit
+    for (Ladder& ladder : ladders) {
+      const Choice& now = ladder.choices[ladder.at];
+      for (size_t i = ladder.at + 1; i < ladder.choices.size(); ++i) {
+        const Choice& next = ladder.choices[i];
+        const double gain = (now.error - next.error) / (next.bits - now.bits);
+        if (gain <= most || used + next.bits - now.bits > wanted) continue;
+        best = &ladder, to = i, most = gain;
+      }
+    }
+    if (best == nullptr) break;
+    used += best->choices[to].bits - best->choices[best->at].bits;
+    best->at = to;
+  }
+  for (const Ladder& ladder : ladders) plans[ladder.index] = ladder.choices[ladder.at].plan;
+  return {};
 }
 
 }  // namespace
@@ -284,7 +352,8 @@ std::vector<uint32_t> choose_side_columns(std::span<const float> sample, size_t 
 }
 
 Result<std::vector<Plan>> make_plans(const recipe::Model& model, const ConvertOptions& options,
-                                     const TensorSource& source, Calibration* calibration) {
+                                     const TensorSource& source, Calibration* calibration,
+                                     const ThreadPool& threads) {
   std::vector<Plan> plans;
   for (const recipe::Tensor& tensor : model.tensors) {
     plans.push_back({type_for(tensor.use, options.weights)});
@@ -312,9 +381,32 @@ Result<std::vector<Plan>> make_plans(const recipe::Model& model, const ConvertOp
     VOLVELLE_RETURN_IF_ERROR(find_grid(rows, model.tensors[i].columns, plans[i]));
   }
   if (options.bits) {
-    VOLVELLE_RETURN_IF_ERROR(mix(model, options, source, calibration, settled, plans));
+    VOLVELLE_RETURN_IF_ERROR(mix(model, options, source, calibration, settled, threads, plans));
   }
   return plans;
+}
+
+Result<const InputStatistics*> statistics_of(const recipe::Model& model, size_t index,
+                                             const std::vector<Plan>& plans,
+                                             Calibration* calibration,
+                                             const ConvertOptions::Progress& progress) {
+  constexpr uint64_t kMostBytes = uint64_t{1} << 30;
+  const auto wanted = [&](size_t i) {
+    return is_linear(model.tensors[i]) && plans[i].type == file::TensorType::q4;
+  };
+  if (calibration == nullptr || !wanted(index)) return nullptr;
+  const std::string& name = model.tensors[index].name;
+  if (calibration->has(name, !plans[index].kept)) return calibration->find(name);
+  std::vector<Calibration::Wanted> linears;
+  uint64_t bytes = 0;
+  for (size_t i = index; i < model.tensors.size(); ++i) {
+    if (!wanted(i)) continue;
+    if (!plans[i].kept) bytes += Calibration::bytes(model.tensors[i].columns);
+    if (bytes > kMostBytes && !linears.empty()) break;
+    linears.push_back({model.tensors[i].name, !plans[i].kept});
+  }
+  VOLVELLE_RETURN_IF_ERROR(calibration->observe(linears, progress));
+  return calibration->find(name);
 }
 
 // Weights on a four-bit grid keep it. Others are rotated, so that they lose less and their

@@ -33,7 +33,16 @@ bool is_linear(const recipe::Tensor& tensor);
 // Plans of the model's tensors, in its order. `calibration`: null where there is none. Fails when a
 // pattern of `options.keep` fits no tensor, and when a mean of `options.bits` cannot be reached.
 Result<std::vector<Plan>> make_plans(const recipe::Model& model, const ConvertOptions& options,
-                                     const TensorSource& source, Calibration* calibration);
+                                     const TensorSource& source, Calibration* calibration,
+                                     const ThreadPool& threads);
+
+// What the linear of tensor `index` reads, with moments unless its grid is kept; null where it is
+// not wanted or not known. What `calibration` does not have it observes, and as many of the linears
+// that follow as memory allows.
+Result<const InputStatistics*> statistics_of(const recipe::Model& model, size_t index,
+                                             const std::vector<Plan>& plans,
+                                             Calibration* calibration,
+                                             const ConvertOptions::Progress& progress);
 
 // The form of tensor `index`. `statistics` are those of its linear, with moments unless the grid is
 // kept; null: none are known.

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <variant>
@@ -21,6 +22,9 @@
 
 namespace volvelle::recipe {
 
+// Row or column i is what would be number order[i]; null: each is where it is.
+using Order = std::shared_ptr<const std::vector<uint32_t>>;
+
 // Rows of one source tensor; a vector counts as rows of one element.
 struct Part {
   const SourceTensor* source = nullptr;  // null: zeros
@@ -34,6 +38,8 @@ struct Part {
   bool reversed = false;    // the source's last row comes first
   float plus = 0;           // added to every value: norms that are stored less one
   bool unit = false;        // rows are divided by their lengths
+  Order row_order = {};     // of the part; not with head_rows, transposed or reversed
+  Order column_order = {};  // not with transposed
 };
 
 enum class Use {

@@ -12,6 +12,7 @@
 
 #include "converter/sources/gguf.h"
 #include "converter/sources/hf_folder.h"
+#include "converter/sources/packed_linears.h"
 #include "converter/tokenizers/gguf_vocabulary.h"
 #include "converter/tokenizers/tokenizer_folder.h"
 
@@ -213,6 +214,9 @@ Result<const Family*> family_of(const HfFolder& folder) {
 Result<OpenedSource> open_folder(const std::string& path, std::span<const std::string> ignored,
                                  bool with_tokenizer) {
   VOLVELLE_ASSIGN_OR_RETURN(HfFolder folder, open_hf_folder(path));
+  if (!std::ranges::contains(ignored, kQuantizationKey)) {
+    VOLVELLE_RETURN_IF_ERROR(unpack_linears(folder));
+  }
   VOLVELLE_ASSIGN_OR_RETURN(const Family* family, family_of(folder));
   VOLVELLE_ASSIGN_OR_RETURN(recipe::Generation generation, read_generation(folder));
   std::optional<TokenizerSpec> tokenizer;

@@ -74,14 +74,46 @@ void to_unit_length(uint64_t columns, std::span<float> values) {
   }
 }
 
+// Which row of its part, as the source has them, is row `row` of the slice.
+uint64_t row_of(const Slice& slice, uint64_t row) {
+  const recipe::Order& order = slice.part->row_order;
+  return order == nullptr ? slice.first + row : (*order)[slice.first + row];
+}
+
+void reorder_columns(const recipe::Order& order, std::span<float> values, std::vector<float>& row) {
+  if (order == nullptr) return;
+  row.resize(order->size());
+  for (size_t first = 0; first < values.size(); first += row.size()) {
+    std::copy_n(values.begin() + static_cast<ptrdiff_t>(first), row.size(), row.begin());
+    for (size_t i = 0; i < row.size(); ++i) values[first + i] = row[(*order)[i]];
+  }
+}
+
 // All of a vector, whatever its shape in the source, and of it those elements that `slice` wants.
 Result<void> read_vector(const TensorSource& source, const Slice& slice, Scratch& scratch) {
   const SourceTensor& tensor = *slice.part->source;
   std::vector<float>& all = scratch.reordered;
   all.resize(tensor.rows() * tensor.columns());
   VOLVELLE_RETURN_IF_ERROR(source.read(tensor, 0, tensor.rows(), all));
-  std::copy_n(all.begin() + slice.part->first_row + slice.first, slice.rows,
-              scratch.values.begin());
+  const auto first = all.begin() + static_cast<ptrdiff_t>(slice.part->first_row);
+  for (uint64_t row = 0; row < slice.rows; ++row) {
+    scratch.values[row] = first[static_cast<ptrdiff_t>(row_of(slice, row))];
+  }
+  return {};
+}
+
+// Rows that may lie apart.
+Result<void> read_rows(const TensorSource& source, const Slice& slice, uint64_t first,
+                       uint64_t columns, Scratch& scratch) {
+  const recipe::Part& part = *slice.part;
+  if (part.row_order == nullptr) {
+    return source.read(*part.source, part.first_row + first, slice.rows, scratch.values);
+  }
+  for (uint64_t row = 0; row < slice.rows; ++row) {
+    const std::span values(scratch.values);
+    VOLVELLE_RETURN_IF_ERROR(source.read(*part.source, part.first_row + row_of(slice, row), 1,
+                                         values.subspan(row * columns, columns)));
+  }
   return {};
 }
 
@@ -116,8 +148,8 @@ Result<std::span<float>> read_slice(const TensorSource& source, const Slice& sli
   const uint64_t first = part.reversed ? part.rows - slice.first - slice.rows : slice.first;
   VOLVELLE_RETURN_IF_ERROR(vector            ? read_vector(source, slice, scratch)
                            : part.transposed ? read_transposed(source, slice, columns, scratch)
-                                             : source.read(*part.source, part.first_row + first,
-                                                           slice.rows, scratch.values));
+                                             : read_rows(source, slice, first, columns, scratch));
+  reorder_columns(part.column_order, scratch.values, scratch.reordered);
   if (part.reversed) reverse_rows(scratch.values, columns);
   if (part.plus != 0) {
     for (float& value : scratch.values) value += part.plus;

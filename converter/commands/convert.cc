@@ -110,7 +110,8 @@ std::string read_weights(const std::string& text, ConvertOptions& options) {
   if (!text.starts_with(kAuto) ||
       std::from_chars(text.data() + kAuto.size(), end, bits).ptr != end || !(bits >= 1) ||
       !(bits <= 32)) {
-    return "must be f32, q8, q4 or auto:BITS, with BITS from 1 to 32";
+    return std::format("--weights {}: must be f32, q8, q4 or auto:BITS, with BITS from 1 to 32",
+                       text);
   }
   options.weights = WeightType::kQ4;
   options.bits = bits;
@@ -122,7 +123,7 @@ std::string read_keep(const std::string& text, ConvertOptions& options) {
   const size_t at = text.rfind('=');
   const auto type = weight_types().find(at == std::string::npos ? "" : text.substr(at + 1));
   if (at == 0 || type == weight_types().end()) {
-    return "must be PATTERN=TYPE, with TYPE f32, q8 or q4";
+    return std::format("--keep {}: must be PATTERN=TYPE, with TYPE f32, q8 or q4", text);
   }
   options.keep.emplace_back(text.substr(0, at), type->second);
   return "";
@@ -193,15 +194,21 @@ Result<> run(Options& options) {
   Result<ConvertReport> report;
   {
     std::unique_ptr<Progress> bar;
-    options.convert.progress = [&](uint64_t done, uint64_t total) {
-      if (!bar) bar = std::make_unique<Progress>("converting", total);
+    std::string shown;
+    options.convert.progress = [&](std::string_view what, uint64_t done, uint64_t total) {
+      if (!bar || what != shown) {
+        shown = what;
+        bar.reset();  // which takes its line away
+        bar = std::make_unique<Progress>(shown, total);
+      }
       bar->update(done);
     };
     report = convert(options.convert, threads);
   }
   VOLVELLE_RETURN_IF_ERROR(report);
-  if (!options.convert.rounds_to_q4() && !options.calibrate.empty()) {
-    report->notices.push_back("--calibrate serves q4 alone");
+  if (!options.convert.rounds_to_q4()) {
+    if (!options.calibrate.empty()) report->notices.push_back("--calibrate serves q4 alone");
+    if (!options.convert.keep_grid) report->notices.push_back("--no-keep-grid serves q4 alone");
   }
   for (const std::string& notice : report->notices) print_notice(notice);
   nlohmann::ordered_json json = to_json(*report, options.convert.output);

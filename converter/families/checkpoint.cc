@@ -30,6 +30,16 @@ constexpr std::array<std::string_view, 7> kStray = {
     "rotary_emb.inv_freq", "rotary_emb.cos_cached", "rotary_emb.sin_cached", ".attn.bias",
     "masked_bias",         "position_ids",          "attention.bias"};
 
+// Whether it is a bias that changes nothing: some programs store one beside every linear.
+bool zero_bias(const TensorSource& source, const SourceTensor& tensor) {
+  constexpr uint64_t kMost = uint64_t{1} << 20;  // elements
+  const uint64_t rows = tensor.rows(), columns = tensor.columns();
+  if (!tensor.name.ends_with(".bias") || rows != 1 || columns > kMost) return false;
+  std::vector<float> values(columns);
+  return source.read(tensor, 0, rows, values) &&
+         std::ranges::all_of(values, [](float value) { return value == 0; });
+}
+
 }  // namespace
 
 std::string shape_text(const std::vector<uint64_t>& shape) {
@@ -74,6 +84,7 @@ Result<void> Checkpoint::check_all_used() const {
   for (const SourceTensor& tensor : source_->tensors()) {
     const auto ends = [&](std::string_view end) { return tensor.name.ends_with(end); };
     if (used_.contains(&tensor) || std::ranges::any_of(kStray, ends)) continue;
+    if (zero_bias(*source_, tensor)) continue;
     return fail(
         "{}: tensor {} {} has no place in this kind of model as it is implemented; the checkpoint "
         "is another "

@@ -44,7 +44,7 @@ class Checkpoint {
                                       std::initializer_list<uint64_t> shape);
 
   // Fails when a tensor is left that nobody has asked for and that is not one of those which older
-  // programs stored although they follow from the settings.
+  // programs stored although they follow from the settings, nor a bias of zeros.
   Result<void> check_all_used() const;
 
   const TensorSource& source() const { return *source_; }

@@ -73,8 +73,10 @@ HWY_INLINE V best_scale(const float* x, V high, V low, V least) {
     best_error = hn::IfThenElse(better, error, best_error);
   };
   for (const float code : {4.0f, 5.0f}) {
-    const V scale = hn::Max(bf16_above(hn::Div(largest, hn::Set(d, code))), least);
-    consider(scale, hn::Eq(scale, scale));
+    const V above = bf16_above(hn::Div(largest, hn::Set(d, code)));
+    const V below = hn::BitCast(d, hn::Sub(hn::BitCast(di, above), hn::Set(di, 0x10000)));
+    consider(hn::Max(above, least), hn::Eq(above, above));
+    consider(hn::Max(below, least), hn::Eq(below, below));
   }
   V scale = hn::Max(bf16_above(hn::Div(largest, hn::Set(d, kQ4CoarsestCode))), least);
   for (;;) {

@@ -25,7 +25,7 @@ static_assert(std::endian::native == std::endian::little);
 constexpr uint64_t kHeaderLimit = 100'000'000;  // bytes, the format's own limit
 constexpr size_t kChunkValues = 1 << 16;        // values converted at a time
 
-enum class Format { none, f32, f16, bf16 };
+enum class Format { none, f32, f16, bf16, words };
 
 struct DataType {
   std::string_view name;
@@ -41,8 +41,8 @@ constexpr DataType kDataTypes[] = {
     {"F64", 8},
     {"I64", 8},
     {"U64", 8},
-    {"I32", 4},
-    {"U32", 4},
+    {"I32", 4, Format::words},
+    {"U32", 4, Format::words},
     {"I16", 2},
     {"U16", 2},
     {"I8", 1},
@@ -71,34 +71,56 @@ class SafetensorsSource : public TensorSource {
   const std::vector<SourceTensor>& tensors() const override { return tensors_; }
   Result<void> read(const SourceTensor& tensor, uint64_t first_row, uint64_t rows,
                     std::span<float> values) const override;
+  Result<void> read_words(const SourceTensor& tensor, uint64_t first_row, uint64_t rows,
+                          std::span<uint32_t> words) const override;
 
   // Appends a file's tensors; of those that `index` (name to file) gives to another file, none.
   Result<void> add(const std::string& path, const std::map<std::string, std::string>* index);
 
  private:
+  Result<Place> find_rows(const SourceTensor& tensor, uint64_t first_row, uint64_t rows,
+                          size_t values) const;
+
   std::vector<SourceFile> files_;
   std::vector<SourceTensor> tensors_;
   std::vector<Place> places_;  // of tensors_
 };
 
-Result<void> SafetensorsSource::read(const SourceTensor& tensor, uint64_t first_row, uint64_t rows,
-                                     std::span<float> values) const {
+// Where those rows are, which take so many values.
+Result<Place> SafetensorsSource::find_rows(const SourceTensor& tensor, uint64_t first_row,
+                                           uint64_t rows, size_t values) const {
   const SourceTensor* known = find(tensor.name);
   if (known == nullptr) return fail("tensor {} is not in this checkpoint", tensor.name);
-  const Place& place = places_[known - tensors_.data()];
-  const SourceFile& file = files_[place.file];
-  if (place.format == Format::none) {
-    return fail("{}: tensor {} is of type {}, which is no weight: F32, F16 and BF16 can be read",
-                file.path(), tensor.name, known->type);
-  }
+  Place place = places_[known - tensors_.data()];
   const uint64_t columns = known->columns();
-  if (first_row > known->rows() || rows > known->rows() - first_row ||
-      values.size() != rows * columns) {
-    return fail("{}: tensor {}: rows {} to {} were asked for of {}", file.path(), tensor.name,
-                first_row, first_row + rows, known->rows());
+  if (first_row > known->rows() || rows > known->rows() - first_row || values != rows * columns) {
+    return fail("{}: tensor {}: rows {} to {} were asked for of {}", files_[place.file].path(),
+                tensor.name, first_row, first_row + rows, known->rows());
+  }
+  const bool half = place.format == Format::f16 || place.format == Format::bf16;
+  place.offset += first_row * columns * (half ? 2 : 4);
+  return place;
+}
+
+Result<void> SafetensorsSource::read_words(const SourceTensor& tensor, uint64_t first_row,
+                                           uint64_t rows, std::span<uint32_t> words) const {
+  VOLVELLE_ASSIGN_OR_RETURN(const Place place, find_rows(tensor, first_row, rows, words.size()));
+  if (place.format != Format::words) {
+    return TensorSource::read_words(tensor, first_row, rows, words);
+  }
+  return files_[place.file].read(place.offset, std::as_writable_bytes(words));
+}
+
+Result<void> SafetensorsSource::read(const SourceTensor& tensor, uint64_t first_row, uint64_t rows,
+                                     std::span<float> values) const {
+  VOLVELLE_ASSIGN_OR_RETURN(const Place place, find_rows(tensor, first_row, rows, values.size()));
+  const SourceFile& file = files_[place.file];
+  if (place.format == Format::none || place.format == Format::words) {
+    return fail("{}: tensor {} is of type {}, which is no weight: F32, F16 and BF16 can be read",
+                file.path(), tensor.name, tensor.type);
   }
   const uint64_t width = place.format == Format::f32 ? 4 : 2;
-  uint64_t offset = place.offset + first_row * columns * width;
+  uint64_t offset = place.offset;
   if (place.format == Format::f32) return file.read(offset, std::as_writable_bytes(values));
   std::vector<uint16_t> bits(std::min(values.size(), kChunkValues));
   while (!values.empty()) {

@@ -17,6 +17,14 @@ uint64_t SourceTensor::columns() const {
   return shape.empty() ? 1 : shape.back();
 }
 
+Result<void> TensorSource::read_words(const SourceTensor& tensor, uint64_t, uint64_t,
+                                      std::span<uint32_t>) const {
+  return fail("tensor {} is of type {}, where 32-bit integers are wanted", tensor.name,
+              tensor.type);
+}
+
+std::vector<uint32_t> TensorSource::column_order(const SourceTensor&) const { return {}; }
+
 const SourceTensor* TensorSource::find(std::string_view name) const {
   const std::vector<SourceTensor>& all = tensors();
   std::call_once(sorted_, [&] {

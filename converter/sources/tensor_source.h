@@ -44,6 +44,13 @@ class TensorSource {
   virtual Result<void> read(const SourceTensor& tensor, uint64_t first_row, uint64_t rows,
                             std::span<float> values) const = 0;
 
+  // The same of 32-bit integers, which by themselves are no weights.
+  virtual Result<void> read_words(const SourceTensor& tensor, uint64_t first_row, uint64_t rows,
+                                  std::span<uint32_t> words) const;
+
+  // Columns in an order in which those that share scales are neighbours; empty: they are.
+  virtual std::vector<uint32_t> column_order(const SourceTensor& tensor) const;
+
   // The tensor of that name, or null. Logarithmic; may be called from several threads at once.
   const SourceTensor* find(std::string_view name) const;
 

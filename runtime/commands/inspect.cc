@@ -226,6 +226,29 @@ int position_of(const Model& model, const Block& block) {
   return -1;
 }
 
+std::vector<const Tensor*> linears_of(const Block& block) {
+  std::vector<const Tensor*> linears = {block.attention.qkv.weight, block.attention.output.weight};
+  if (block.cross) {
+    for (const Linear& linear : {block.cross->query, block.cross->key_value, block.cross->output}) {
+      linears.push_back(linear.weight);
+    }
+  }
+  for (const Expert& expert : block.feed_forward.experts) {
+    linears.push_back(expert.gate_up.weight);
+    linears.push_back(expert.down.weight);
+  }
+  return linears;
+}
+
+// "q4 and q8"
+std::string types_of(const Block& block) {
+  std::set<std::string> types;
+  for (const Tensor* linear : linears_of(block)) types.insert(volvelle::name_of(linear->type));
+  std::string text;
+  for (const std::string& type : types) text += (text.empty() ? "" : " and ") + type;
+  return text;
+}
+
 ordered_json describe_block(const Model& model, const Block& block) {
   const Attention& attention = block.attention;
   const FeedForward& feed_forward = block.feed_forward;
@@ -241,7 +264,7 @@ ordered_json describe_block(const Model& model, const Block& block) {
           {"query_key_norms", attention.query_norm.has_value()},
           {"feed_forward_width", feed_forward.inner()},
           {"activation", name_of(feed_forward.activation)},
-          {"weights", volvelle::name_of(attention.qkv.weight->type)}};
+          {"weights", types_of(block)}};
 }
 
 ordered_json describe_task(const Task& task, const Stack& stack) {
@@ -270,6 +293,47 @@ ordered_json describe_task(const Task& task, const Stack& stack) {
 struct Sizes {
   ordered_json by_part, by_type;
 };
+
+// The forms that the blocks' linears have, and what they take.
+ordered_json describe_linears(const Model& model) {
+  struct Form {
+    size_t linears = 0, least_side = SIZE_MAX, most_side = 0;
+    double bits = 0, weights = 0;
+  };
+  std::map<std::string, Form> forms;
+  Form all;
+  std::set<const Tensor*> counted;
+  const auto count = [&](const Stack& stack) {
+    for (const Block& block : stack.blocks) {
+      for (const Tensor* linear : linears_of(block)) {
+        if (!counted.insert(linear).second) continue;
+        const size_t side = linear->side_columns.size();
+        std::string name = volvelle::name_of(linear->type);
+        if (!linear->minima.bytes.empty()) name += " with minima";
+        if (linear->rotation > 1) name += ", rotated";
+        for (Form* form : {&forms[name], &all}) {
+          ++form->linears;
+          form->least_side = std::min(form->least_side, side);
+          form->most_side = std::max(form->most_side, side);
+          form->bits += 8 * static_cast<double>(linear->bytes());
+          form->weights += static_cast<double>(linear->rows) * static_cast<double>(linear->columns);
+        }
+      }
+    }
+  };
+  if (model.encoder() != nullptr) count(*model.encoder());
+  if (model.generates()) count(model.decoder());
+  const auto describe = [](const Form& form) -> ordered_json {
+    return {{"linears", form.linears},
+            {"bits", form.weights > 0 ? form.bits / form.weights : 0},
+            {"least_side_columns", form.linears > 0 ? form.least_side : 0},
+            {"most_side_columns", form.most_side}};
+  };
+  ordered_json json = describe(all);
+  json["forms"] = ordered_json::object();
+  for (const auto& [name, form] : forms) json["forms"][name] = describe(form);
+  return json;
+}
 
 // The decoder, or the encoder of a model that is nothing else.
 const Stack& main_stack(const Model& model) {
@@ -374,6 +438,7 @@ ordered_json describe(const Model& model, bool verified) {
                        {"tied_head", stack.embedding == stack.head.weight},
                        {"positions", ordered_json::array()},
                        {"blocks", ordered_json::array()},
+                       {"linears", describe_linears(model)},
                        {"tokenizer", describe_tokenizer(model)},
                        {"generation",
                         {{"eos", generation.eos},
@@ -538,6 +603,25 @@ std::string block_line(const ordered_json& block) {
 
 void line(const char* what, const std::string& text) { print("{:<12}  {}\n", what, text); }
 
+void print_linears(const ordered_json& linears) {
+  const auto text = [](const ordered_json& form) {
+    const auto least = form["least_side_columns"].get<size_t>(),
+               most = form["most_side_columns"].get<size_t>();
+    std::string line = std::format("{}, {:.2f} bits a weight", form["linears"].get<size_t>(),
+                                   form["bits"].get<double>());
+    if (most > 0) {
+      line += least == most ? std::format(", {} side columns", most)
+                            : std::format(", {} to {} side columns", least, most);
+    }
+    return line;
+  };
+  line("linears", text(linears));
+  if (linears["forms"].size() == 1 && linears["forms"].begin().key().size() == 2) return;
+  for (const auto& [name, form] : linears["forms"].items()) {
+    print("  {:<26} {}\n", name, text(form));
+  }
+}
+
 // A task, and what a text for it may be and comes to.
 void print_task(const ordered_json& task) {
   constexpr size_t kMostLabels = 20;
@@ -598,6 +682,7 @@ void print_table(const ordered_json& json) {
   };
   if (json.contains("encoder_blocks")) print_blocks("encoder", json["encoder_blocks"]);
   print_blocks("block", json["blocks"]);
+  print_linears(json["linears"]);
   for (const ordered_json& task : json.value("tasks", ordered_json::array())) {
     print_task(task);
   }

@@ -66,9 +66,11 @@ void add_perplexity_command(Program& program) {
       ->delimiter(',')
       ->check(between(size_t{2}, size_t{1} << 31))
       ->type_name("N,…");
-  command.add_option("--against", o.against, "A file of the same checkpoint to compare with")
-      ->type_name("OTHER.vvl");
-  command.add_flag("--linears", o.linears, "With --against: the error of each linear");
+  CLI::Option* const against =
+      command.add_option("--against", o.against, "A file of the same checkpoint to compare with")
+          ->type_name("OTHER.vvl");
+  command.add_flag("--linears", o.linears, "With --against: the error of each linear")
+      ->needs(against);
   command.add_flag("--json", o.json, "Write one JSON object");
   add_compute_options(command, o.compute);
 }

@@ -204,7 +204,7 @@ class LinearWatch final : public LinearObserver {
     model_.for_each_linear([&](const Linear& linear, double) {
       const Tensor& weight = *linear.weight;
       const auto found = pairs_.find(weight.name);
-      if (found == pairs_.end() || found->second.size == 0) return;
+      if (found == pairs_.end() || found->second.size == 0 || embeds(weight)) return;
       const double count = static_cast<double>(weight.rows) * static_cast<double>(weight.columns);
       errors.push_back({weight.name, type_of(weight),
                         8 * static_cast<double>(weight.bytes()) / count,
@@ -215,6 +215,12 @@ class LinearWatch final : public LinearObserver {
 
  private:
   static constexpr size_t kStride = 16;  // of each so many rows one counts
+
+  // Whether its rows are looked up as well, and so no figures of linears count it.
+  bool embeds(const Tensor& weight) const {
+    return (model_.generates() && model_.decoder().embedding == &weight) ||
+           (model_.encoder() != nullptr && model_.encoder()->embedding == &weight);
+  }
 
   struct Pair {
     Linear model, reference;  // without biases

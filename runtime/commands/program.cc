@@ -217,7 +217,7 @@ void Progress::update(uint64_t done) {
 Result<std::string> read_text(const std::string& path) {
   std::FILE* file = path == "-" ? stdin : std::fopen(path.c_str(), "rb");
   const char* name = path == "-" ? "standard input" : path.c_str();
-  if (file == nullptr) return fail("{}: {}", name, std::strerror(errno));
+  if (file == nullptr) return fail("{}: cannot be opened: {}", name, std::strerror(errno));
   std::string text;
   std::vector<char> buffer(64 * 1024);
   while (const size_t count = std::fread(buffer.data(), 1, buffer.size(), file))
@@ -225,7 +225,7 @@ Result<std::string> read_text(const std::string& path) {
   const bool broken = std::ferror(file) != 0;
   const int error = errno;
   if (file != stdin) std::fclose(file);
-  if (broken) return fail("{}: {}", name, std::strerror(error));
+  if (broken) return fail("{}: cannot be read: {}", name, std::strerror(error));
   return text;
 }
 

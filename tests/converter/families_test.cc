@@ -9,6 +9,7 @@
 #include <set>
 
 #include "converter/sources/hf_folder.h"
+#include "converter/sources/packed_linears.h"
 #include "tests/converter/tiny_checkpoint.h"
 
 namespace volvelle {
@@ -536,6 +537,7 @@ struct Golden {
 
 Golden golden(const std::string& name) {
   HfFolder folder = *open_hf_folder("tests/goldens/" + name);
+  REQUIRE(unpack_linears(folder).has_value());
   Golden result{name, folder.config, {}};
   for (const SourceTensor& tensor : folder.tensors->tensors()) {
     std::vector<float> values(tensor.rows() * tensor.columns());

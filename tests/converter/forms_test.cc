@@ -73,7 +73,8 @@ TEST_CASE("weights on a four-bit grid stay on it, with minima where it has them"
                          {"shifted", on_grid(Linears::kCount, 3.25f)},
                          {"none", random_values(Linears::kCount, 2)}});
   ConvertOptions options;
-  const auto plans = make_plans(linears.model, options, linears.source, nullptr);
+  const auto plans =
+      make_plans(linears.model, options, linears.source, nullptr, *ThreadPool::make(1));
   REQUIRE(plans.has_value());
   const std::vector<bool> kept = {true, true, false}, minima = {false, true, false};
   for (size_t i = 0; i < plans->size(); ++i) {
@@ -83,7 +84,8 @@ TEST_CASE("weights on a four-bit grid stay on it, with minima where it has them"
     CHECK((*plans)[i].minima == minima[i]);
   }
   options.keep_grid = false;
-  const auto rounded = make_plans(linears.model, options, linears.source, nullptr);
+  const auto rounded =
+      make_plans(linears.model, options, linears.source, nullptr, *ThreadPool::make(1));
   REQUIRE(rounded.has_value());
   for (const Plan& plan : *rounded) {
     CHECK(!plan.kept);
@@ -92,9 +94,11 @@ TEST_CASE("weights on a four-bit grid stay on it, with minima where it has them"
 }
 
 TEST_CASE("a mix spends its bits on the tensors that four bits cost most") {
-  // Rotated, rows that are constant have one element in each block that is not zero.
-  std::vector<float> flat(Linears::kCount);
-  for (size_t i = 0; i < flat.size(); ++i) flat[i] = static_cast<float>(1 + i / Linears::kColumns);
+  // Rotated, rows that are nearly constant have one element in each block that is not near zero.
+  std::vector<float> flat = random_values(Linears::kCount, 4);
+  for (size_t i = 0; i < flat.size(); ++i) {
+    flat[i] = static_cast<float>(1 + i / Linears::kColumns) + flat[i] / 256;
+  }
   const Linears linears({{"a", flat}, {"b", random_values(Linears::kCount, 3)}, {"c", flat}});
   ConvertOptions options;
   options.keep_grid = false;
@@ -103,7 +107,8 @@ TEST_CASE("a mix spends its bits on the tensors that four bits cost most") {
            {4.5, 0}, {5.77, 0}, {5.78, 1}, {7.06, 2}, {8.34, 3}}) {
     CAPTURE(bits);
     options.bits = bits;
-    const auto plans = make_plans(linears.model, options, linears.source, nullptr);
+    const auto plans =
+        make_plans(linears.model, options, linears.source, nullptr, *ThreadPool::make(1));
     REQUIRE(plans.has_value());
     size_t count = 0;
     for (const Plan& plan : *plans) count += plan.type == file::TensorType::q8;
@@ -111,9 +116,43 @@ TEST_CASE("a mix spends its bits on the tensors that four bits cost most") {
     if (eight == 1) CHECK((*plans)[1].type == file::TensorType::q8);
   }
   options.bits = 4.4;
-  const auto plans = make_plans(linears.model, options, linears.source, nullptr);
+  const auto plans =
+      make_plans(linears.model, options, linears.source, nullptr, *ThreadPool::make(1));
   REQUIRE(!plans.has_value());
   CHECK(plans.error().message.contains("4.50 bits"));
+  options.bits = 5.77;
+  options.keep = {{"b", WeightType::kQ8}};
+  const auto too_few =
+      make_plans(linears.model, options, linears.source, nullptr, *ThreadPool::make(1));
+  REQUIRE(!too_few.has_value());
+  CHECK(too_few.error().message.contains("what --keep asks for"));
+}
+
+TEST_CASE("more bits than a four-bit grid takes buy eight bits for some tensors") {
+  const Linears linears({{"a", on_grid(Linears::kCount, 3.25f)},
+                         {"b", on_grid(Linears::kCount, 2.5f)},
+                         {"c", on_grid(Linears::kCount, 1)}});
+  ConvertOptions options;
+  // Off the grid a weight takes 4.5 bits; on it, with a byte for each block's minimum, one for the
+  // side column that there may be, and the scales of both, 5.5; in q8 8 + 32 / 96.
+  size_t before = 0;
+  for (const double bits : {4.51, 5.51, 6.5, 7.5, 8.34}) {
+    CAPTURE(bits);
+    options.bits = bits;
+    const auto plans =
+        make_plans(linears.model, options, linears.source, nullptr, *ThreadPool::make(1));
+    REQUIRE(plans.has_value());
+    size_t kept = 0, eight = 0;
+    for (const Plan& plan : *plans) {
+      kept += plan.kept, eight += plan.type == file::TensorType::q8;
+      CHECK((plan.kept || !plan.minima));
+    }
+    if (bits < 5) CHECK(kept + eight == 0);
+    if (bits > 5.5) CHECK(kept + eight == 3);
+    CHECK(eight >= before);
+    before = eight;
+  }
+  CHECK(before == 3);
 }
 
 }  // namespace

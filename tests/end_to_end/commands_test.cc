@@ -733,7 +733,8 @@ TEST_CASE("convert compensates rounding on a text, keeps what is named and mixes
   check_refused(run_program({"convert", models().folder / "checkpoint", "-o", folder / "made.vvl",
                              "--force", "--keep", "nothing.like.it=q8"}),
                 1, "fits no linear");
-  check_refused(run_program({"convert", "folder", "-o", "m.vvl", "--keep", "*=q5"}), 2, "TYPE");
+  check_refused(run_program({"convert", "folder", "-o", "m.vvl", "--keep", "*=q5"}), 2,
+                "--keep *=q5: must be PATTERN=TYPE");
 
   const double least = converted(folder, {})["linear_bits"];
   for (const double more : {0.5, 1.5}) {
@@ -741,14 +742,45 @@ TEST_CASE("convert compensates rounding on a text, keeps what is named and mixes
     CHECK(mixed["linear_bits"] <= least + more + 0.1);  // side columns are chosen afterwards
     CHECK(types(mixed)["q8"] > 0);
     CHECK(types(mixed)["q8"] < linears);
+    const json told = run_program({"inspect", folder / "made.vvl", "--json"}).json()["linears"];
+    CHECK(told["linears"] == linears);
+    CHECK(told["bits"].get<double>() == doctest::Approx(mixed["linear_bits"].get<double>()));
+    CHECK(told["forms"].size() >= 2);
+    size_t most = 0;
+    for (const json& linear : mixed["linears"]) {
+      most = std::max(most, linear["side_columns"].get<size_t>());
+    }
+    CHECK(told["most_side_columns"] == most);
+    CHECK(run_program({"inspect", folder / "made.vvl"}).out.contains("bits a weight"));
   }
   check_refused(run_program({"convert", models().folder / "checkpoint", "-o", folder / "made.vvl",
                              "--force", "--weights", "auto:3"}),
                 1, "auto:3");
   for (const char* weights : {"auto", "auto:", "auto:x", "auto:4.5x", "auto:0", "auto:nan", "q5"}) {
     check_refused(run_program({"convert", "folder", "-o", "m.vvl", "--weights", weights}), 2,
-                  "auto:BITS");
+                  std::format("--weights {}: must be f32, q8, q4 or auto:BITS", weights));
   }
+}
+
+TEST_CASE("options that would change nothing are told or refused") {
+  const TemporaryFolder folder;
+  const auto told = [&](const std::vector<std::string>& options) {
+    std::vector<std::string> arguments = {"convert", models().folder / "checkpoint", "-o",
+                                          folder / "made.vvl", "--force"};
+    arguments.insert(arguments.end(), options.begin(), options.end());
+    return run_program(arguments).err;
+  };
+  for (const char* weights : {"f32", "q8"}) {
+    CHECK(told({"--weights", weights, "--no-keep-grid"}).contains("--no-keep-grid serves q4"));
+    CHECK(told({"--weights", weights, "--calibrate", "none"}).contains("--calibrate serves q4"));
+    CHECK(!told({"--weights", weights}).contains("serves q4"));
+  }
+  CHECK(!told({"--no-keep-grid", "--calibrate", "none"}).contains("serves q4"));
+  check_refused(run_program({"eval", "perplexity", models().plain, "--text", "-", "--linears"}), 2,
+                "--against");
+  check_refused(
+      run_program({"eval", "perplexity", models().plain, "--text", folder / "missing.txt"}), 1,
+      "missing.txt: cannot be opened");
 }
 
 TEST_CASE("a text that is too short, too long or to be overwritten does not calibrate unnoticed") {

@@ -211,7 +211,7 @@ TEST_CASE("translate finds what the reference finds, greedily and with beams") {
 
 // BART's golden, of 40 positions, with a tokenizer: 4 ... 29 are letters that begin words, 30 ...
 // 55 those within.
-std::string convert_with_letters(const TemporaryFolder& folder) {
+std::string checkpoint_with_letters(const TemporaryFolder& folder) {
   json vocabulary = json::array();
   for (const char* special : {"<s>", "<pad>", "</s>", "<unk>"}) vocabulary.push_back({special, 0});
   for (const char* before : {"\u2581", ""}) {
@@ -234,13 +234,39 @@ std::string convert_with_letters(const TemporaryFolder& folder) {
           {{"SpecialToken", {{"id", "</s>"}, {"type_id", 0}}}}}},
         {"pair", json::array()},
         {"special_tokens", {{"</s>", {{"id", "</s>"}, {"ids", {2}}, {"tokens", {"</s>"}}}}}}}}};
-  const std::string source = folder / "bart", model = folder / "bart.vvl";
+  const std::string source = folder / "bart";
   std::filesystem::copy("tests/goldens/bart", source);
   std::ofstream(source + "/tokenizer.json") << tokenizer;
+  return source;
+}
+
+std::string convert_with_letters(const TemporaryFolder& folder) {
+  const std::string source = checkpoint_with_letters(folder), model = folder / "bart.vvl";
   const Ran ran = run_program({"convert", source, "-o", model, "--weights", "f32"});
   INFO(ran.err);
   REQUIRE(ran.status == 0);
   return model;
+}
+
+TEST_CASE("an encoder and the decoder behind it are calibrated alike for any number of threads") {
+  const TemporaryFolder folder;
+  const std::string source = checkpoint_with_letters(folder), text = folder / "text.txt";
+  std::string letters;
+  for (int i = 0; i < 400; ++i) letters += std::string(i % 7 == 6 ? " " : "") + char('a' + i % 26);
+  std::ofstream(text) << letters;
+  std::vector<std::string> files;
+  for (const char* threads : {"1", "2"}) {
+    const std::string model = folder / (std::string(threads) + ".vvl");
+    const Ran ran =
+        run_program({"convert", source, "-o", model, "--calibrate", text, "--json", "-t", threads});
+    INFO(ran.err);
+    REQUIRE(ran.status == 0);
+    const json report = json::parse(ran.out);
+    CHECK(report["linears"].size() == 3 * 4 + 2 * 7);
+    for (const json& linear : report["linears"]) CHECK(linear["type"] == "q4, compensated");
+    files.push_back(read_file(model));
+  }
+  CHECK(files[0] == files[1]);
 }
 
 std::vector<std::string> lines_of(const std::string& text) {
