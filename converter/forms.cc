@@ -131,7 +131,22 @@ Result<std::vector<float>> rounding_of(std::span<const float> rows, size_t colum
 struct Candidate {
   Storage storage;
   double error = 0;
+  double seen = 0;  // the same sum over sampled inputs, without what stands for others
 };
+
+// The sum of squares of all outputs of weights [rows, columns] on inputs [inputs, columns].
+double squared_outputs(std::span<const float> inputs, std::span<const float> weights,
+                       size_t columns) {
+  double sum = 0;
+  for (size_t x = 0; x < inputs.size(); x += columns) {
+    for (size_t w = 0; w < weights.size(); w += columns) {
+      float output = 0;
+      for (size_t i = 0; i < columns; ++i) output += inputs[x + i] * weights[w + i];
+      sum += double{output} * output;
+    }
+  }
+  return sum;
+}
 
 Result<Candidate> try_form(Storage storage, std::vector<float> rows,
                            const InputStatistics& statistics, const ThreadPool& threads) {
@@ -160,10 +175,15 @@ Result<Candidate> try_form(Storage storage, std::vector<float> rows,
     steps += squared_step(std::span(inputs).subspan(x, columns));
   }
   for (const float weight : rows) squares += double{weight} * weight;
+  std::vector<float> off(rows.size());
+  dequantize_q4_rows(codes.data(), scales.data(), count, columns, off.data());
+  for (size_t i = 0; i < off.size(); ++i) off[i] -= rows[i];
   storage.compensation = compensation;
-  const auto seen = static_cast<double>(statistics.rows);
+  const double of_inputs = steps / 12 * squares;
   return Candidate{std::move(storage),
-                   cost / seen + steps / 12 / static_cast<double>(statistics.sampled()) * squares};
+                   cost / static_cast<double>(statistics.rows) +
+                       of_inputs / static_cast<double>(statistics.sampled()),
+                   squared_outputs(inputs, off, columns) + of_inputs};
 }
 
 // The squares of what rounding of weights and inputs changes in outputs, by the outputs' own.
@@ -183,24 +203,13 @@ Result<double> relative_error(std::vector<float> rows, size_t columns, const Pla
     return size > 0 ? error / size + (block > 1 ? kRotated : kAsTheyAre) : 0;
   }
   std::vector<float> inputs = statistics->sample;
-  const auto sum_of_squares = [&](std::span<const float> weights) {
-    double sum = 0;
-    for (size_t x = 0; x < inputs.size(); x += columns) {
-      for (size_t w = 0; w < weights.size(); w += columns) {
-        float output = 0;
-        for (size_t i = 0; i < columns; ++i) output += inputs[x + i] * weights[w + i];
-        sum += double{output} * output;
-      }
-    }
-    return sum;
-  };
-  const double size = sum_of_squares(rows);
+  const double size = squared_outputs(inputs, rows, columns);
   if (size == 0) return 0;
   if (plan.type == file::TensorType::q4 && !plan.kept) {
     const Storage rotated{.type = plan.type, .rotation = rotation_of(columns)};
     VOLVELLE_ASSIGN_OR_RETURN(const Candidate candidate,
                               try_form(rotated, std::move(rows), *statistics, threads));
-    return candidate.error * static_cast<double>(statistics->sampled()) / size;
+    return candidate.seen / size;
   }
   if (plan.kept) {
     for (const uint32_t column : choose_side_columns(inputs, columns, most_side_columns(columns))) {
@@ -216,7 +225,7 @@ Result<double> relative_error(std::vector<float> rows, size_t columns, const Pla
     steps += squared_step(std::span(inputs).subspan(x, columns));
   }
   for (const float weight : rows) squares += double{weight} * weight;
-  return (sum_of_squares(off) + steps / 12 * squares) / size;
+  return (squared_outputs(inputs, off, columns) + steps / 12 * squares) / size;
 }
 
 // Gives tensors more than four bits, first where that takes away most error for its bits, as far as
