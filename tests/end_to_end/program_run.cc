@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <fstream>
@@ -12,12 +13,29 @@
 #include <stdexcept>
 #include <thread>
 
+#include "platforms/system_file.h"
+
 namespace volvelle {
+
+namespace {
+
+// What a process holds that no file could give back: RssAnon and RssShmem, both in kB.
+uint64_t own_bytes(pid_t process) {
+  const std::string status = read_file("/proc/" + std::to_string(process) + "/status");
+  uint64_t bytes = 0;
+  for (const char* field : {"RssAnon", "RssShmem"}) {
+    const auto value = find_field(status, field);
+    if (value.has_value()) bytes += std::stoull(std::string(*value)) * 1024;
+  }
+  return bytes;
+}
+
+}  // namespace
 
 bool is_emulated() { return *VOLVELLE_EMULATOR != 0; }
 
 Ran run_program(const std::vector<std::string>& arguments, const Circumstances& circumstances) {
-  const auto& [input, out_path, interrupt_after, address_space] = circumstances;
+  const auto& [input, out_path, interrupt_after, address_space, watch_memory] = circumstances;
   const TemporaryFolder folder;
   const std::string in = folder.write("in", input);
   const std::string out = out_path != nullptr ? out_path : folder.write("out", "");
@@ -29,6 +47,7 @@ Ran run_program(const std::vector<std::string>& arguments, const Circumstances& 
   for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
   argv.push_back(nullptr);
 
+  const auto start = std::chrono::steady_clock::now();
   const pid_t child = fork();
   if (child < 0) throw std::runtime_error("fork failed");
   if (child == 0) {
@@ -47,9 +66,15 @@ Ran run_program(const std::vector<std::string>& arguments, const Circumstances& 
     kill(child, SIGINT);
   }
   int status = 0;
-  waitpid(child, &status, 0);
-  Ran ran{.status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status),
-          .err = read_file(err)};
+  Ran ran;
+  while (watch_memory && waitpid(child, &status, WNOHANG) == 0) {
+    ran.own_bytes = std::max(ran.own_bytes, own_bytes(child));
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  if (!watch_memory) waitpid(child, &status, 0);
+  ran.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  ran.status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  ran.err = read_file(err);
   if (out_path == nullptr) ran.out = read_file(out);
   return ran;
 }

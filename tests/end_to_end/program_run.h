@@ -3,6 +3,7 @@
 #ifndef VOLVELLE_TESTS_END_TO_END_PROGRAM_RUN_H_
 #define VOLVELLE_TESTS_END_TO_END_PROGRAM_RUN_H_
 
+#include <cstdint>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -14,6 +15,8 @@ namespace volvelle {
 struct Ran {
   int status = -1;  // 128 + the signal's number where a signal ended it
   std::string out, err;
+  double seconds = 0;      // from its start to its end
+  uint64_t own_bytes = 0;  // the most that watch_memory saw of memory that is no file's
 
   nlohmann::json json() const { return nlohmann::json::parse(out); }
 };
@@ -26,6 +29,7 @@ struct Circumstances {
   const char* out_path = nullptr;  // where standard output goes instead of into `out`
   double interrupt_after = 0;      // seconds until Ctrl-C; 0: never
   size_t address_space = 0;        // bytes that it may have (ulimit -v); 0: any
+  bool watch_memory = false;       // look every millisecond
 };
 Ran run_program(const std::vector<std::string>& arguments, const Circumstances& circumstances);
 inline Ran run_program(const std::vector<std::string>& arguments, std::string_view input = "") {
