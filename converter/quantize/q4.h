@@ -26,9 +26,10 @@ constexpr size_t q4_blocks(size_t columns) { return (columns + kQ4Block - 1) / k
 //   a block of zeros
 //
 // The scale s minimises sum((x - s * clamp(round(x / s), -8, 7))^2) over every bfloat16 from max|x|
-// / kQ4FinestCode to max|x| / kQ4CoarsestCode, and on either side of max|x| / 4 and max|x| / 5 for weights that lie
-// on a coarser grid. A finer scale than that cuts more off max|x| than rounding can cost. Fails on
-// a NaN or an infinity, naming row and column; `first_row` is the number of x's first row there.
+// / kQ4FinestCode to max|x| / kQ4CoarsestCode, and on either side of max|x| / 4 and max|x| / 5 for
+// weights that lie on a coarser grid. A finer scale than that cuts more off max|x| than rounding
+// can cost. Fails on a NaN or an infinity, naming row and column; `first_row` is the number of x's
+// first row there.
 Result<void> quantize_q4_rows(const float* x, size_t rows, size_t columns, uint8_t* codes,
                               uint16_t* scales, size_t first_row = 0);
 
