@@ -79,8 +79,8 @@ struct Workspace {
 };
 
 // Quantises a padded row, and transforms it before if told to, in place; returns the codes' scale.
-HWY_INLINE float quantize_transformed(bool transformed, float* row, size_t elements,
-                                      int8_t* codes) {
+HWY_NOINLINE float quantize_transformed(bool transformed, float* row, size_t elements,
+                                        int8_t* codes) {
   if (!transformed) return quantize_symmetric(row, elements, codes);
   auto largest = hn::Zero(Floats());
   const auto see = [&](hn::Vec<Floats> v) HWY_ATTR { largest = hn::Max(largest, hn::Abs(v)); };
@@ -512,7 +512,7 @@ class Attending {
       multiply_keys<n>(work_.queries + row * elements_, elements_, tile.keys, low, high,
                        work_.weights);
     }
-    const Joins joins = weigh_rows<n>(row, tile, low, high, state);
+    const Joins joins = weigh_rows(n, row, tile, low, high, state);
     if constexpr (kCodes) {
       add_values<n>(work_.weight_codes, tile.values, elements_, low, high, joins, sums);
     } else {
@@ -520,11 +520,10 @@ class Attending {
     }
   }
 
-  // From logits to the weights of values.
-  template <size_t n>
-  HWY_INLINE Joins weigh_rows(size_t row, const Tile& tile, size_t low, size_t high,
-                              const RowState& state) const {
-    size_t begins[n], ends[n];  // equal where a row sees nothing
+  // From logits to the weights of values, of `n` rows. Not inlined, for size.
+  [[gnu::noclone]] HWY_NOINLINE Joins weigh_rows(size_t n, size_t row, const Tile& tile, size_t low,
+                                                 size_t high, const RowState& state) const {
+    size_t begins[kRows], ends[kRows];  // equal where a row sees nothing
     for (size_t r = 0; r < n; ++r) {
       const size_t token = (row + r) / group_;
       begins[r] = std::max(sight_.first_seen(token), tile.origin + low) - tile.origin;
@@ -533,6 +532,7 @@ class Attending {
     }
     // Calls body(r, span) for each row that sees any.
     const auto for_each = [&](const auto& body) HWY_ATTR {
+#pragma GCC unroll 1
       for (size_t r = 0; r < n; ++r) {
         if (begins[r] == 0 && ends[r] == kTile) {
           body(r, Span<true>{low, high, 0, kTile});
@@ -552,8 +552,8 @@ class Attending {
       std::fill_n(weights_of(r), kTile, 0.0f);
       if constexpr (kCodes) std::fill_n(codes_of(r), kTile, uint8_t{0});
     }
-    float greatest[n];
-    TileWeights tops[n];
+    float greatest[kRows];
+    TileWeights tops[kRows];
     for_each([&](size_t r, const auto& span) HWY_ATTR {
       if (adjusted_) {
         adjust_row(row + r, tile, low, high, span.begin, span.end, weights_of(r));

@@ -26,8 +26,8 @@ float quantize_q8(const float* x, size_t count, int8_t* codes) {
 }
 
 // Rotates a row; returns what its elements are to be multiplied by, and what its codes mean.
-HWY_INLINE float rotate_and_measure(size_t block, float* x, size_t count, int32_t offset,
-                                    RowCode& mean) {
+HWY_NOINLINE float rotate_and_measure(size_t block, float* x, size_t count, int32_t offset,
+                                      RowCode& mean) {
   const Floats d;
   auto least = hn::Zero(d), greatest = least, sum = least;
   const auto see = [&](hn::Vec<Floats> v) HWY_ATTR {
