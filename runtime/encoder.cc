@@ -117,10 +117,11 @@ Result<void> Encoder::State::reserve() {
   VOLVELLE_ASSIGN_OR_RETURN(StackOperator made,
                             StackOperator::make(*model, stack, pool, packed, chunk, inputs, chunk));
   blocks = std::move(made);
-  exact = stack.blocks.front().attention.qkv.weight->type == TensorType::kF32;
+  exact = true;
   size_t heads = 0, part = 0;  // floats of keys, and of values
   for (const Block& block : stack.blocks) {
     const Attention& attention = block.attention;
+    exact = exact && attention.qkv.weight->type == TensorType::kF32;
     heads = std::max(heads, attention.kv_heads);
     part = std::max(part, attention.kv_heads * slots() * cache_row_elements(attention.head_dim));
   }
