@@ -86,12 +86,13 @@ Result<void> find_grid(std::span<const float> rows, size_t columns, Plan& plan) 
 // weight.
 size_t most_side_columns(size_t columns) { return std::min(kMostSideColumns, columns / 64); }
 
-double bits_of(const recipe::Tensor& tensor, const Plan& plan) {
+double bits_of(const recipe::Tensor& tensor, const Plan& plan, bool side_columns) {
   const uint64_t rows = tensor.rows, columns = tensor.columns;
   double bytes = static_cast<double>(data_bytes(plan.type, rows, columns) +
                                      scale_bytes(plan.type, rows, columns));
   // As many side columns as there may be, a minimum a block, and their scales.
-  if (plan.kept) bytes += static_cast<double>(rows * (4 + most_side_columns(columns)));
+  if (plan.kept && side_columns)
+    bytes += static_cast<double>(rows * (4 + most_side_columns(columns)));
   if (plan.minima) bytes += static_cast<double>(rows * (4 + q4_blocks(columns)));
   return 8 * bytes / static_cast<double>(rows * columns);
 }
@@ -256,7 +257,7 @@ Result<void> mix(const recipe::Model& model, const ConvertOptions& options,
     const double count = static_cast<double>(tensor.rows) * static_cast<double>(tensor.columns);
     weights += count;
     if (settled[i]) {
-      used += count * bits_of(tensor, plans[i]);
+      used += count * bits_of(tensor, plans[i], calibration != nullptr);
       continue;
     }
     Ladder ladder{i, {{{.type = file::TensorType::q4}}}};
@@ -267,7 +268,7 @@ Result<void> mix(const recipe::Model& model, const ConvertOptions& options,
     VOLVELLE_ASSIGN_OR_RETURN(const InputStatistics* const statistics,
                               statistics_of(model, i, rounded, calibration, options.progress));
     for (Choice& choice : ladder.choices) {
-      choice.bits = count * bits_of(tensor, choice.plan);
+      choice.bits = count * bits_of(tensor, choice.plan, calibration != nullptr);
       VOLVELLE_ASSIGN_OR_RETURN(
           choice.error, relative_error(rows, tensor.columns, choice.plan, statistics, threads));
     }

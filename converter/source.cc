@@ -60,7 +60,7 @@ Result<std::string> fetch(const std::string& name) {
     return fail(
         "{}: there is no such file or folder, and fetching a model of that name from the hub needs "
         "the program hf "
-        "(pip install huggingface_hub)",
+        "(pipx install huggingface_hub)",
         name);
   }
   if (status != 0 || last.empty()) return fail("{}: hf could not fetch the model", name);

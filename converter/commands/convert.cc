@@ -239,7 +239,7 @@ void add_convert_command(Program& program) {
                   "its own,\n"
                   "in 8 bits. The file appears under its name only when it is whole. OWNER/NAME "
                   "is fetched with\n"
-                  "the program hf (pip install huggingface_hub)."},
+                  "the program hf (pipx install huggingface_hub)."},
       [options] { return run(*options); });
   command
       .add_option("SOURCE", options->convert.source,
@@ -271,7 +271,8 @@ void add_convert_command(Program& program) {
           [read = checked(read_keep)](const std::vector<std::string>& all) {
             for (const std::string& one : all) read(one);
           },
-          "Store linears otherwise whose names fit a pattern: '*.down=q8' (may be repeated; the "
+          "Store linears otherwise whose names fit a pattern: '*.down.weight=q8' (may be repeated; "
+          "the "
           "last that fits counts)")
       ->expected(1)
       ->type_name("PATTERN=TYPE")

@@ -125,6 +125,10 @@ Result<PackedLinear> UnpackedSource::describe(const std::string& path,
   const SourceTensor* const order =
       along_inputs ? packed_->find(name + std::string(kGroups)) : nullptr;
   if (order == nullptr) {
+    if (linear.inputs % group != 0) {
+      return fail("{}: tensor {} has {} inputs, which are no whole groups of {}", path, codes.name,
+                  linear.inputs, group);
+    }
     for (uint64_t i = 0; i < linear.inputs; ++i) {
       linear.group_of[i] = static_cast<uint32_t>(i / group);
     }

@@ -198,6 +198,9 @@ TEST_CASE("tensors of a packed linear that do not fit each other are named") {
   groups[5] = 2;
   CHECK(error(gptq("gptq", 1), "a.g_idx", {"I32", {kInputs}, bytes_of_all(groups)})
             .contains("input 5 is of group 2; there are 2"));
+  PackedFolder ragged = awq();  // as many groups as before, the last of which were a part of one
+  ragged.settings["group_size"] = kGroup + 1;
+  CHECK(ragged.error().contains("a.qweight has 16 inputs, which are no whole groups of 9"));
   PackedFolder missing = awq();
   missing.tensors.erase("a.qzeros");
   CHECK(missing.error().contains("a.qzeros is missing"));
