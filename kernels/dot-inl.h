@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
 #include "hwy/highway.h"
 #include "kernels/attention.h"
@@ -131,6 +132,21 @@ HWY_INLINE hn::Vec<Sums> add_dot(hn::Vec<ValueCodes> a, Sixteen<Unsigned> b, hn:
 }
 
 #endif  // __ARM_FEATURE_DOTPROD
+
+// Calls tile.operator()<count>(first) for the rows [0, rows): `most` of them at a time, then what
+// is left at once.
+template <size_t most, class Tile>
+HWY_INLINE void for_each_tile(size_t rows, const Tile& tile) {
+  size_t first = 0;
+  for (; first + most <= rows; first += most) tile.template operator()<most>(first);
+  const auto rest = [&]<size_t... less>(std::index_sequence<less...>) HWY_ATTR {
+    const auto is_it = [&]<size_t count>() HWY_ATTR {
+      if (rows - first == count) tile.template operator()<count>(first);
+    };
+    (is_it.template operator()<less + 1>(), ...);
+  };
+  rest(std::make_index_sequence<most - 1>());
+}
 
 }  // namespace volvelle::VOLVELLE_TARGET
 HWY_AFTER_NAMESPACE();

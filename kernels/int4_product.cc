@@ -129,24 +129,10 @@ void multiply_int4(const Int4Matrix& matrix, size_t panel, const int8_t* codes,
   const size_t first = panel * kPanelOutputs;
   const size_t outputs = std::min(kPanelOutputs, matrix.outputs - first);
   y += first;
-  const auto tile = [&]<size_t count>() HWY_ATTR {
-    multiply_tile<count>(matrix, at, outputs, codes, starts, means, y);
-  };
-  for (; rows >= kTileRows; rows -= kTileRows) {
-    tile.template operator()<kTileRows>();
-    codes += kTileRows * matrix.inputs;
-    starts += kTileRows * matrix.blocks();
-    means += kTileRows;
-    y += kTileRows * matrix.outputs;
-  }
-  switch (rows) {
-    case 1:
-      return tile.template operator()<1>();
-    case 2:
-      return tile.template operator()<2>();
-    case 3:
-      return tile.template operator()<3>();
-  }
+  for_each_tile<kTileRows>(rows, [&]<size_t count>(size_t row) HWY_ATTR {
+    multiply_tile<count>(matrix, at, outputs, codes + row * matrix.inputs,
+                         starts + row * matrix.blocks(), means + row, y + row * matrix.outputs);
+  });
 }
 
 #else

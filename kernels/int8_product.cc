@@ -79,30 +79,10 @@ void multiply_int8(const Int8Matrix& matrix, size_t panel, const uint8_t* codes,
   const size_t first = panel * kPanelOutputs;
   const size_t outputs = std::min(kPanelOutputs, matrix.outputs - first);
   y += first;
-  const auto tile = [&]<size_t count>()
-                        HWY_ATTR { multiply_tile<count>(matrix, at, outputs, codes, means, y); };
-  for (; rows >= kTileRows; rows -= kTileRows) {
-    tile.template operator()<kTileRows>();
-    codes += kTileRows * matrix.inputs;
-    means += kTileRows;
-    y += kTileRows * matrix.outputs;
-  }
-  switch (rows) {
-    case 1:
-      return tile.template operator()<1>();
-    case 2:
-      return tile.template operator()<2>();
-    case 3:
-      return tile.template operator()<3>();
-    case 4:
-      return tile.template operator()<4>();
-    case 5:
-      return tile.template operator()<5>();
-    case 6:
-      return tile.template operator()<6>();
-    case 7:
-      return tile.template operator()<7>();
-  }
+  for_each_tile<kTileRows>(rows, [&]<size_t count>(size_t row) HWY_ATTR {
+    multiply_tile<count>(matrix, at, outputs, codes + row * matrix.inputs, means + row,
+                         y + row * matrix.outputs);
+  });
 }
 
 #else
