@@ -47,7 +47,7 @@ struct Workspace {
   float* weights;   // [kRows, kTile], logits, then e^(logit - the tile's greatest)
   float* biases;    // [kTile], of one row's logits
   float* keys;      // [kTile, elements], a tile's keys as floats, where relative rows want them
-  float* spread;    // [elements], of one query
+  float* spread;    // [kRows, elements], of queries that become codes
   float* scales;    // [rows], of query codes
   int32_t* starts;  // [rows], see QueryCodes
   int8_t* codes;    // [rows, elements], of queries
@@ -66,7 +66,7 @@ struct Workspace {
     weights = take(kRows * kTile);
     biases = take(kTile);
     keys = take(shape.relative.query ? kTile * elements : 0);
-    spread = take(elements);
+    spread = take(kRows * elements);
     scales = take(rows);
     starts = reinterpret_cast<int32_t*>(take(rows));
     codes = reinterpret_cast<int8_t*>(take(rows * elements / sizeof(float)));
@@ -76,16 +76,6 @@ struct Workspace {
 
   uintptr_t end;
 };
-
-// Quantises a padded row, and transforms it before if told to, in place; returns the codes' scale.
-HWY_NOINLINE float quantize_transformed(bool transformed, float* row, size_t elements,
-                                        int8_t* codes) {
-  if (!transformed) return quantize_symmetric(row, elements, codes);
-  auto largest = hn::Zero(Floats());
-  const auto see = [&](hn::Vec<Floats> v) HWY_ATTR { largest = hn::Max(largest, hn::Abs(v)); };
-  transform_blocks(q8_block(elements), elements, 1, row, see);
-  return quantize_below(largest, row, elements, codes);
-}
 
 // The sum of a padded row of codes.
 HWY_INLINE int32_t sum_codes(const int8_t* codes, size_t elements) {
@@ -206,18 +196,6 @@ HWY_NOINLINE void add_relative_values(const AttentionShape& shape, size_t head,
   }
 }
 
-// How much a row's earlier sums and a tile's own count beside the greatest logit of both. One of
-// the two is 1.
-HWY_INLINE void scale_to_greatest(float greatest, float& maximum, float& shrink, float& grow) {
-  shrink = grow = 1;
-  if (greatest > maximum) {
-    shrink = std::exp(maximum - greatest);
-    maximum = greatest;
-  } else if (greatest < maximum) {
-    grow = std::exp(greatest - maximum);
-  }
-}
-
 // Logits of whole vectors that hold slots [low, high), capped and then biased. `biases` may be
 // null.
 HWY_NOINLINE void adjust(float soft_cap, const float* HWY_RESTRICT biases, size_t low, size_t high,
@@ -235,33 +213,30 @@ HWY_NOINLINE void adjust(float soft_cap, const float* HWY_RESTRICT biases, size_
   }
 }
 
-// Which slots of a tile a row sees, and which of them its neighbours do; whole: all.
+// Which slots of a tile a row sees, [begin, end), and the vectors that hold what it or its
+// neighbours see, [first, past); whole: all of these.
 template <bool whole>
 struct Span {
-  size_t low, high, begin, end;
-
-  size_t first_vector() const {
-    return whole ? 0 : low / hn::Lanes(Floats()) * hn::Lanes(Floats());
-  }
-  size_t end_vector() const { return whole ? kTile : high; }  // or what follows in its last vector
+  size_t first, past, begin, end;
 };
 
-// One row's step of the online softmax is in three passes over a tile, so that those of several
-// rows can be under way at once. First the greatest of the logits of slots [begin, end); the rest
-// of [low, high) become -infinity.
+// The rows' step of the online softmax is in three passes over a tile, so that all of them are
+// under way at once. First the greatest of the logits of slots [begin, end), lane by lane; the
+// others become -infinity.
 template <bool whole>
-HWY_INLINE float greatest_logit(const Span<whole>& span, float* HWY_RESTRICT logits) {
+HWY_INLINE hn::Vec<Floats> greatest_logits(const Span<whole>& span, float* HWY_RESTRICT logits) {
   const Floats d;
   const size_t n = hn::Lanes(d);
-  const size_t first = span.first_vector(), end = span.end_vector();
   if constexpr (!whole) {
     const float lowest = -std::numeric_limits<float>::infinity();
-    std::fill(logits + first, logits + span.begin, lowest);
-    std::fill(logits + span.end, logits + (end + n - 1) / n * n, lowest);
+    std::fill(logits + span.first, logits + span.begin, lowest);
+    std::fill(logits + span.end, logits + span.past, lowest);
   }
-  auto greatest = hn::Load(d, logits + first);
-  for (size_t s = first + n; s < end; s += n) greatest = hn::Max(greatest, hn::Load(d, logits + s));
-  return hn::ReduceMax(d, greatest);
+  auto greatest = hn::Load(d, logits + span.first);
+  for (size_t s = span.first + n; s < span.past; s += n) {
+    greatest = hn::Max(greatest, hn::Load(d, logits + s));
+  }
+  return greatest;
 }
 
 // What a value's weight in a row is times the value's scale. Scales of slots that weigh nothing
@@ -273,21 +248,21 @@ HWY_INLINE hn::Vec<Floats> scaled_weight(hn::Vec<Floats> weight, const float* sc
   return whole ? scaled : hn::IfThenZeroElse(hn::Eq(weight, hn::Zero(d)), scaled);
 }
 
-// A tile's weights of one row.
+// A tile's weights of a few rows, lane by lane.
 struct TileWeights {
-  float sum;
-  float top;  // the greatest times its value's scale; 0 without scales
+  FourVectors sums;
+  FourVectors tops;  // the greatest times its value's scale; 0 without scales
 };
 
-// Then logits become weights relative to the greatest of them. `scales` may be null.
+// Then the logits of row `r` become weights relative to the greatest of them. `scales` may be null.
 template <bool whole>
-HWY_INLINE TileWeights weigh(const Span<whole>& span, float greatest, const float* scales,
-                             float* HWY_RESTRICT logits) {
+HWY_INLINE void weigh(const Span<whole>& span, float greatest, const float* scales,
+                      float* HWY_RESTRICT logits, size_t r, TileWeights& tile) {
   const Floats d;
   const size_t n = hn::Lanes(d);
   const auto own = hn::Set(d, greatest);
   auto sum = hn::Zero(d), top = sum;
-  for (size_t s = span.first_vector(); s < span.end_vector(); s += n) {
+  for (size_t s = span.first; s < span.past; s += n) {
     const auto distance = hn::Sub(hn::Load(d, logits + s), own);
     auto weight = exp_of_weight(d, distance);
     if constexpr (!whole) {
@@ -297,7 +272,8 @@ HWY_INLINE TileWeights weigh(const Span<whole>& span, float greatest, const floa
     sum = hn::Add(sum, weight);
     if (scales) top = hn::Max(top, scaled_weight<whole>(weight, scales + s));
   }
-  return {hn::ReduceSum(d, sum), scales ? hn::ReduceMax(d, top) : 0};
+  tile.sums.set(r, sum);
+  if (scales) tile.tops.set(r, top);
 }
 
 // Then, for int8 values: codes[s] = weights[s] * scales[s] in units of the returned one, of which
@@ -310,7 +286,7 @@ HWY_INLINE float quantize_weights(const Span<whole>& span, float top,
   const size_t n = hn::Lanes(d);
   const auto inverse = hn::Set(d, top > 0 ? kLargestWeight / top : 0.0f);
   const hn::Rebind<uint8_t, Floats> d8;
-  for (size_t s = span.first_vector(); s < span.end_vector(); s += n) {
+  for (size_t s = span.first; s < span.past; s += n) {
     const auto scaled = scaled_weight<whole>(hn::Load(d, weights + s), scales + s);
     // At this magnitude a float's last bit is one, so that the last byte is the code.
     const auto code = hn::Add(hn::Mul(scaled, inverse), hn::Set(d, 0x1p23f));
@@ -384,8 +360,10 @@ void merge(const RowState& part, size_t rows, size_t elements, const RowState& m
   const Floats d;
   for (size_t row = 0; row < rows; ++row) {
     if (part.totals[row] == 0) continue;  // this row sees nothing there
-    float shrink, grow;
-    scale_to_greatest(part.maxima[row], merged.maxima[row], shrink, grow);
+    const float greatest = std::max(part.maxima[row], merged.maxima[row]);
+    const float grow = std::exp(part.maxima[row] - greatest);
+    const float shrink = std::exp(merged.maxima[row] - greatest);  // one of the two is 1
+    merged.maxima[row] = greatest;
     merged.totals[row] = merged.totals[row] * shrink + part.totals[row] * grow;
     for (size_t e = row * elements; e < (row + 1) * elements; e += hn::Lanes(d)) {
       const auto earlier = hn::Mul(hn::Load(d, merged.sums + e), hn::Set(d, shrink));
@@ -395,12 +373,20 @@ void merge(const RowState& part, size_t rows, size_t elements, const RowState& m
   }
 }
 
-// Instantiated for every type of cache and instruction set: what runs once a tile or less is not
-// inlined.
-template <typename T>
-class Attending {
+// A tile of the cache, as weights need to know it: it begins with what is or would be position
+// `origin`'s.
+struct TileAt {
+  size_t origin;
+  const float *key_scales, *value_scales;  // of int8
+};
+
+// The query rows of one call, and the weights that their logits become: as floats, or with `coded`
+// rows and weights as codes. Instantiated for both and every instruction set: what runs once a tile
+// or less is not inlined.
+template <bool coded>
+class QueryRows {
  public:
-  HWY_NOINLINE Attending(const AttentionShape& shape, const CacheView& cache,
+  HWY_NOINLINE QueryRows(const AttentionShape& shape, const CacheView& cache,
                          const AttentionChunk& chunk, size_t kv_head, size_t first, size_t count,
                          float* scratch)
       : shape_(shape),
@@ -411,32 +397,34 @@ class Attending {
         rows_(rows_of(shape, count)),
         group_(shape.query_heads / shape.kv_heads),
         elements_(cache_row_elements(shape.head_dim)),
-        slots_(cache_slots(cache.type, cache.slots)),
         adjusted_(shape.soft_cap > 0 || shape.linear_bias.slopes || shape.distance_bias.table ||
                   shape.relative.key || shape.relative.query),
         work_(shape, scratch, rows_, elements_) {
-    const Floats d;
-    for (size_t row = 0; row < rows_; ++row) {
+    // Query row `row`, scaled and padded.
+    const auto pad = [&](size_t row, float* padded) HWY_ATTR {
+      const Floats d;
       const float* query = chunk.queries + (first + row / group_) * chunk.query_stride +
                            (kv_head * group_ + row % group_) * shape.head_dim;
-      const auto pad = [&](float* padded) HWY_ATTR {
-        std::fill(padded + shape.head_dim, padded + elements_, 0.0f);
-        for_each_vector(d, shape.head_dim, [&](auto lanes, size_t i) HWY_ATTR {
-          lanes.store(hn::Mul(lanes.load(d, query + i), hn::Set(d, shape.scale)), d, padded + i);
-        });
-      };
-      if (!kCodes || shape.relative.key) pad(work_.queries + row * elements_);
-      if constexpr (kCodes) {
-        int8_t* const codes = work_.codes + row * elements_;
-        float* const spread = work_.spread;
-        pad(spread);
-        const bool transformed = q8_transforms_keys(shape);
-        const float factor = transformed ? 1 / static_cast<float>(q8_block(elements_)) : 1;
-        work_.scales[row] = quantize_transformed(transformed, spread, elements_, codes) * factor;
+      std::fill(padded + shape.head_dim, padded + elements_, 0.0f);
+      for_each_vector(d, shape.head_dim, [&](auto lanes, size_t i) HWY_ATTR {
+        lanes.store(hn::Mul(lanes.load(d, query + i), hn::Set(d, shape.scale)), d, padded + i);
+      });
+    };
+    for (size_t row = 0; row < rows_ && (!coded || shape.relative.key); ++row) {
+      pad(row, work_.queries + row * elements_);
+    }
+    for (size_t row = 0; row < rows_ && coded; row += kRows) {
+      const size_t some = std::min(kRows, rows_ - row);
+      for (size_t r = 0; r < some; ++r) pad(row + r, work_.spread + r * elements_);
+      int8_t* const codes = work_.codes + row * elements_;
+      const size_t block = q8_transforms_keys(shape) ? q8_block(elements_) : 1;
+      const float factor = 1 / static_cast<float>(block);
+      quantize_transformed(block, work_.spread, some, elements_, codes, work_.scales + row);
+      for (size_t r = 0; r < some; ++r) {
+        work_.scales[row + r] *= factor;
+        work_.starts[row + r] = 0;
         if constexpr (kLoadedKeyOffset != 0) {
-          work_.starts[row] = -kLoadedKeyOffset * sum_codes(codes, elements_);
-        } else {
-          work_.starts[row] = 0;
+          work_.starts[row + r] = -kLoadedKeyOffset * sum_codes(codes + r * elements_, elements_);
         }
       }
     }
@@ -445,6 +433,128 @@ class Attending {
   const Workspace& work() const { return work_; }
   size_t first_position() const { return sight_.first_seen(0); }
   size_t end_position() const { return sight_.seen_end(count_ - 1); }
+
+ protected:
+  // From logits to the weights of values, of `n` rows. Not inlined, for size.
+  [[gnu::noclone]] HWY_NOINLINE Joins weigh_rows(size_t n, size_t row, const TileAt& tile,
+                                                 size_t low, size_t high,
+                                                 const RowState& state) const {
+    size_t begins[kRows], ends[kRows];  // equal where a row sees nothing
+    for (size_t r = 0; r < n; ++r) {
+      const size_t token = (row + r) / group_;
+      begins[r] = std::max(sight_.first_seen(token), tile.origin + low) - tile.origin;
+      ends[r] = std::min(sight_.seen_end(token), tile.origin + high);
+      ends[r] = std::max(ends[r], tile.origin + begins[r]) - tile.origin;
+    }
+    const size_t lanes = hn::Lanes(Floats());
+    const size_t first = low / lanes * lanes, past = (high + lanes - 1) / lanes * lanes;
+    // Calls body(r, span) for each row that sees any.
+    const auto for_each = [&](const auto& body) HWY_ATTR {
+#pragma GCC unroll 1
+      for (size_t r = 0; r < n; ++r) {
+        if (begins[r] == first && ends[r] == past) {
+          body(r, Span<true>{first, past, first, past});
+        } else if (begins[r] < ends[r]) {
+          body(r, Span<false>{first, past, begins[r], ends[r]});
+        }
+      }
+    };
+    const auto weights_of = [&](size_t r) { return work_.weights + r * kTile; };
+    const auto codes_of = [&](size_t r) { return work_.weight_codes + r * kTile; };
+
+    FourVectors logits;
+    for (size_t r = 0; r < n; ++r) {
+      if (begins[r] < ends[r]) continue;
+      logits.set(r, hn::Set(Floats(), -std::numeric_limits<float>::infinity()));
+      std::fill_n(weights_of(r), kTile, 0.0f);
+      if constexpr (coded) std::fill_n(codes_of(r), kTile, uint8_t{0});
+    }
+    for_each([&](size_t r, const auto& span) HWY_ATTR {
+      if (adjusted_) {
+        adjust_row(row + r, tile, low, high, span.begin, span.end, weights_of(r));
+      }
+      logits.set(r, greatest_logits(span, weights_of(r)));
+    });
+    const hn::CappedTag<float, kRows> d;
+    HWY_ALIGN float greatest[kRows];
+    hn::Store(logits.greatest(), d, greatest);
+    TileWeights weights;
+    for_each([&](size_t r, const auto& span) HWY_ATTR {
+      weigh(span, greatest[r], coded ? tile.value_scales : nullptr, weights_of(r), r, weights);
+    });
+
+    // How much the rows' earlier sums and the tile's own count beside the greatest logit of both.
+    const auto own = hn::Load(d, greatest), earlier = hn::LoadN(d, state.maxima + row, n);
+    const auto maxima = hn::Max(earlier, own);
+    const auto beside = [&](auto logit) HWY_ATTR {
+      const auto less = exp_of_weight(d, hn::Sub(logit, maxima));
+      return hn::IfThenElse(hn::Eq(logit, maxima), hn::Set(d, 1.0f), less);  // -infinity is another
+    };
+    const auto shrink = beside(earlier), grow = beside(own);
+    const auto total = hn::Mul(hn::LoadN(d, state.totals + row, n), shrink);
+    hn::StoreN(hn::MulAdd(weights.sums.sum(), grow, total), d, state.totals + row, n);
+    hn::StoreN(maxima, d, state.maxima + row, n);
+    Joins joins;
+    hn::StoreU(shrink, d, joins.shrink);
+    hn::StoreU(grow, d, joins.grow);
+    if (!coded && !shape_.relative.value) return joins;
+
+    HWY_ALIGN float tops[kRows];
+    if constexpr (coded) hn::Store(weights.tops.greatest(), d, tops);
+    for_each([&](size_t r, const auto& span) HWY_ATTR {
+      if (shape_.relative.value) {
+        add_relative_values(shape_, head_of(row + r), weights_of(r), own_slot(row + r, tile),
+                            span.begin, span.end, joins.shrink[r], joins.grow[r],
+                            state.sums + (row + r) * elements_);
+        joins.shrink[r] = 1;
+      }
+      if constexpr (coded) {
+        joins.grow[r] *=
+            quantize_weights(span, tops[r], weights_of(r), tile.value_scales, codes_of(r));
+      }
+    });
+    return joins;
+  }
+
+  // All that may happen to logits before their softmax.
+  HWY_NOINLINE void adjust_row(size_t row, const TileAt& tile, size_t low, size_t high,
+                               size_t begin, size_t end, float* logits) const {
+    const ptrdiff_t own = own_slot(row, tile);
+    if (shape_.relative.key || shape_.relative.query) {
+      add_relative_logits(shape_, head_of(row), work_.queries + row * elements_, work_.keys, own,
+                          begin, end, logits);
+    }
+    const bool biased = shape_.linear_bias.slopes || shape_.distance_bias.table;
+    if (biased) fill_biases(shape_, head_of(row), own, work_.biases);
+    adjust(shape_.soft_cap, biased ? work_.biases : nullptr, low, high, logits);
+  }
+
+  size_t head_of(size_t row) const { return kv_head_ * group_ + row % group_; }
+
+  // The tile's slot of a row's own position, maybe before or past its end.
+  ptrdiff_t own_slot(size_t row, const TileAt& tile) const {
+    return static_cast<ptrdiff_t>(sight_.position + row / group_ - tile.origin);
+  }
+
+  const AttentionShape& shape_;
+  const CacheView& cache_;
+  Sight sight_;
+  size_t kv_head_, count_, rows_, group_, elements_;
+  bool adjusted_;
+  Workspace work_;
+};
+
+// The same over a cache of one type.
+template <typename T>
+class Attending : public QueryRows<std::is_same_v<T, int8_t>> {
+  static constexpr bool kCodes = std::is_same_v<T, int8_t>;
+  using Key = std::conditional_t<kCodes, uint8_t, T>;
+  using Rows = QueryRows<kCodes>;
+  using Rows::elements_, Rows::work_;
+  using Rows::shape_, Rows::cache_, Rows::sight_, Rows::kv_head_, Rows::rows_, Rows::group_;
+
+ public:
+  using Rows::Rows;
 
   // What the rows get from positions [p, end).
   HWY_NOINLINE void run(size_t p, size_t end, const RowState& state) const {
@@ -457,24 +567,20 @@ class Attending {
   }
 
  private:
-  static constexpr bool kCodes = std::is_same_v<T, int8_t>;
-  using Key = std::conditional_t<kCodes, uint8_t, T>;
-
-  // What is at one tile's slots, the first of which is or would be position `origin`'s.
-  struct Tile {
+  struct Tile : TileAt {
     const Key* keys;
     const T* values;
-    const float *key_scales, *value_scales;  // of int8
-    size_t origin;
   };
 
   // The tile that begins at slot `slot`, whose positions from `end` on are another's.
   void run_tile(size_t slot, size_t origin, size_t end, const RowState& state) const {
-    const size_t row_at = kv_head_ * slots_ + slot, at = row_at * elements_;
-    const Tile tile = {static_cast<const Key*>(cache_.keys) + at,
-                       static_cast<const T*>(cache_.values) + at,
-                       kCodes ? cache_.key_scales + row_at : nullptr,
-                       kCodes ? cache_.value_scales + row_at : nullptr, origin};
+    // A head has slots beside that only fill memory.
+    const size_t row_at = kv_head_ * cache_slots(cache_.type, cache_.slots) + slot;
+    const size_t at = row_at * elements_;
+    const Tile tile = {{origin, kCodes ? cache_.key_scales + row_at : nullptr,
+                        kCodes ? cache_.value_scales + row_at : nullptr},
+                       static_cast<const Key*>(cache_.keys) + at,
+                       static_cast<const T*>(cache_.values) + at};
     if (shape_.relative.query) widen_keys(tile, end - origin);
     for (size_t row = 0, row_end = 0; row < rows_; row = row_end) {
       row_end = std::min(row + kRows, rows_);
@@ -511,91 +617,12 @@ class Attending {
       multiply_keys<n>(work_.queries + row * elements_, elements_, tile.keys, low, high,
                        work_.weights);
     }
-    const Joins joins = weigh_rows(n, row, tile, low, high, state);
+    const Joins joins = this->weigh_rows(n, row, tile, low, high, state);
     if constexpr (kCodes) {
       add_values<n>(work_.weight_codes, tile.values, elements_, low, high, joins, sums);
     } else {
       add_values<n>(work_.weights, tile.values, elements_, low, high, joins, sums);
     }
-  }
-
-  // From logits to the weights of values, of `n` rows. Not inlined, for size.
-  [[gnu::noclone]] HWY_NOINLINE Joins weigh_rows(size_t n, size_t row, const Tile& tile, size_t low,
-                                                 size_t high, const RowState& state) const {
-    size_t begins[kRows], ends[kRows];  // equal where a row sees nothing
-    for (size_t r = 0; r < n; ++r) {
-      const size_t token = (row + r) / group_;
-      begins[r] = std::max(sight_.first_seen(token), tile.origin + low) - tile.origin;
-      ends[r] = std::min(sight_.seen_end(token), tile.origin + high);
-      ends[r] = std::max(ends[r], tile.origin + begins[r]) - tile.origin;
-    }
-    // Calls body(r, span) for each row that sees any.
-    const auto for_each = [&](const auto& body) HWY_ATTR {
-#pragma GCC unroll 1
-      for (size_t r = 0; r < n; ++r) {
-        if (begins[r] == 0 && ends[r] == kTile) {
-          body(r, Span<true>{low, high, 0, kTile});
-        } else if (begins[r] < ends[r]) {
-          body(r, Span<false>{low, high, begins[r], ends[r]});
-        }
-      }
-    };
-    const auto weights_of = [&](size_t r) { return work_.weights + r * kTile; };
-    const auto codes_of = [&](size_t r) { return work_.weight_codes + r * kTile; };
-
-    Joins joins;
-    for (size_t r = 0; r < n; ++r) {
-      joins.shrink[r] = 1;
-      joins.grow[r] = 0;
-      if (begins[r] < ends[r]) continue;
-      std::fill_n(weights_of(r), kTile, 0.0f);
-      if constexpr (kCodes) std::fill_n(codes_of(r), kTile, uint8_t{0});
-    }
-    float greatest[kRows];
-    TileWeights tops[kRows];
-    for_each([&](size_t r, const auto& span) HWY_ATTR {
-      if (adjusted_) {
-        adjust_row(row + r, tile, low, high, span.begin, span.end, weights_of(r));
-      }
-      greatest[r] = greatest_logit(span, weights_of(r));
-    });
-    for_each([&](size_t r, const auto& span) HWY_ATTR {
-      tops[r] = weigh(span, greatest[r], kCodes ? tile.value_scales : nullptr, weights_of(r));
-    });
-    for_each([&](size_t r, const auto& span) HWY_ATTR {
-      float &shrink = joins.shrink[r], &grow = joins.grow[r], &total = state.totals[row + r];
-      scale_to_greatest(greatest[r], state.maxima[row + r], shrink, grow);
-      total = total * shrink + tops[r].sum * grow;
-      if (shape_.relative.value) {
-        add_relative_values(shape_, head_of(row + r), weights_of(r), own_slot(row + r, tile),
-                            span.begin, span.end, shrink, grow, state.sums + (row + r) * elements_);
-        shrink = 1;
-      }
-      if constexpr (kCodes) {
-        grow *= quantize_weights(span, tops[r].top, weights_of(r), tile.value_scales, codes_of(r));
-      }
-    });
-    return joins;
-  }
-
-  // All that may happen to logits before their softmax.
-  HWY_NOINLINE void adjust_row(size_t row, const Tile& tile, size_t low, size_t high, size_t begin,
-                               size_t end, float* logits) const {
-    const ptrdiff_t own = own_slot(row, tile);
-    if (shape_.relative.key || shape_.relative.query) {
-      add_relative_logits(shape_, head_of(row), work_.queries + row * elements_, work_.keys, own,
-                          begin, end, logits);
-    }
-    const bool biased = shape_.linear_bias.slopes || shape_.distance_bias.table;
-    if (biased) fill_biases(shape_, head_of(row), own, work_.biases);
-    adjust(shape_.soft_cap, biased ? work_.biases : nullptr, low, high, logits);
-  }
-
-  size_t head_of(size_t row) const { return kv_head_ * group_ + row % group_; }
-
-  // The tile's slot of a row's own position, maybe before or past its end.
-  ptrdiff_t own_slot(size_t row, const Tile& tile) const {
-    return static_cast<ptrdiff_t>(sight_.position + row / group_ - tile.origin);
   }
 
   void widen_keys(const Tile& tile, size_t slots) const {
@@ -613,14 +640,6 @@ class Attending {
       }
     }
   }
-
-  const AttentionShape& shape_;
-  const CacheView& cache_;
-  Sight sight_;
-  size_t kv_head_, count_, rows_, group_, elements_;
-  size_t slots_;  // of a head, with those that only fill memory
-  bool adjusted_;
-  Workspace work_;
 };
 
 // Calls function(attending) with what the cache's type needs.
@@ -663,11 +682,10 @@ void write_merged(const AttentionShape& shape, CacheType type, const AttentionCh
                     (kv_head * group + row % group) * shape.head_dim;
     float* const sums = state.sums + row * elements;
     const size_t block = transformed ? q8_block(elements) : 1;
-    const float factor = 1 / static_cast<float>(block);
+    const float divisor = static_cast<float>(block) * state.totals[row];
     if (transformed) transform_blocks(block, elements, 1, sums);
     for_each_vector(d, shape.head_dim, [&](auto lanes, size_t i) HWY_ATTR {
-      const auto sum = hn::Mul(lanes.load(d, sums + i), hn::Set(d, factor));
-      lanes.store(hn::Div(sum, hn::Set(d, state.totals[row])), d, output + i);
+      lanes.store(hn::Div(lanes.load(d, sums + i), hn::Set(d, divisor)), d, output + i);
     });
   }
 }
@@ -708,108 +726,6 @@ void attend_part(const AttentionShape& shape, const CacheView& cache, const Atte
   });
 }
 
-// Four vectors of four become the four of their first elements, of their second ones ..., which are
-// stored `stride` apart.
-template <class D, class V = hn::Vec<D>>
-HWY_INLINE void transpose_four(D d, V a, V b, V c, V e, size_t stride, hn::TFromD<D>* to) {
-  const auto ab = hn::InterleaveLower(d, a, b), ab2 = hn::InterleaveUpper(d, a, b);
-  const auto ce = hn::InterleaveLower(d, c, e), ce2 = hn::InterleaveUpper(d, c, e);
-  hn::StoreU(hn::ConcatLowerLower(d, ce, ab), d, to);
-  hn::StoreU(hn::ConcatUpperUpper(d, ce, ab), d, to + stride);
-  hn::StoreU(hn::ConcatLowerLower(d, ce2, ab2), d, to + 2 * stride);
-  hn::StoreU(hn::ConcatUpperUpper(d, ce2, ab2), d, to + 3 * stride);
-}
-
-// Four tokens' keys, of a multiple of 4 elements, into a float cache at key_index(slot, 0, ...) of
-// a slot that is one: four elements of the four become four elements' lanes.
-void store_four_keys(size_t head_dim, const float* rows, size_t stride, float* keys) {
-  const hn::CappedTag<float, 4> d;
-  for (size_t e = 0; e < head_dim; e += 4) {
-    const auto row = [&](size_t r) HWY_ATTR { return hn::LoadU(d, rows + r * stride + e); };
-    transpose_four(d, row(0), row(1), row(2), row(3), kKeyLanes, keys + e * kKeyLanes);
-  }
-}
-
-// What four slots of an int8 cache get: their codes [4, elements], in which a slot's follow each
-// other.
-HWY_INLINE void place_four_keys(const int8_t* codes, size_t elements, uint8_t* keys) {
-  const hn::CappedTag<uint32_t, 4> d;
-  const hn::Repartition<uint8_t, decltype(d)> d8;
-  const auto offset = hn::BitCast(d, hn::Set(d8, kKeyOffset));
-  const auto row = [&](size_t r, size_t e) HWY_ATTR {
-    const auto* const from = reinterpret_cast<const uint8_t*>(codes) + r * elements + e;
-    return hn::Xor(hn::BitCast(d, hn::LoadU(d8, from)), offset);
-  };
-  for (size_t e = 0; e < elements; e += 16) {
-    transpose_four(d, row(0, e), row(1, e), row(2, e), row(3, e), kKeyLanes,
-                   reinterpret_cast<uint32_t*>(keys + e * kKeyLanes));
-  }
-}
-
-HWY_INLINE void place_four_values(const int8_t* codes, size_t elements, int8_t* values) {
-  const hn::CappedTag<int8_t, 16> d;
-  const hn::Repartition<int16_t, decltype(d)> d2;
-  for (size_t e = 0; e < elements; e += 16) {
-    const int8_t* const row = codes + e;
-    const auto a = hn::LoadU(d, row), b = hn::LoadU(d, row + elements);
-    const auto c = hn::LoadU(d, row + 2 * elements), f = hn::LoadU(d, row + 3 * elements);
-    const auto ab = hn::BitCast(d2, hn::InterleaveLower(d, a, b));
-    const auto cf = hn::BitCast(d2, hn::InterleaveLower(d, c, f));
-    const auto ab2 = hn::BitCast(d2, hn::InterleaveUpper(d, a, b));
-    const auto cf2 = hn::BitCast(d2, hn::InterleaveUpper(d, c, f));
-    auto* const to =
-        reinterpret_cast<int16_t*>(values + e / kValueLanes * kValueLanes * kCacheTile);
-    hn::StoreU(hn::InterleaveLower(d2, ab, cf), d2, to);
-    hn::StoreU(hn::InterleaveUpper(d2, ab, cf), d2, to + 8);
-    hn::StoreU(hn::InterleaveLower(d2, ab2, cf2), d2, to + 16);
-    hn::StoreU(hn::InterleaveUpper(d2, ab2, cf2), d2, to + 24);
-  }
-}
-
-// `count` rows into slots [slot, slot + count) of one head of an int8 cache, keys or values.
-template <bool are_keys>
-HWY_INLINE void store_coded(size_t head_dim, bool transformed, size_t slot, size_t count,
-                            const float* rows, size_t stride, void* head, float* scales) {
-  const size_t elements = cache_row_elements(head_dim);
-  alignas(64) float row[kMaxHeadDim];
-  alignas(64) int8_t codes[4 * kMaxHeadDim];
-  for (size_t end = slot + count, some = 0; slot < end; slot += some) {
-    some = slot % 4 == 0 && end - slot >= 4 ? 4 : 1;
-    for (size_t r = 0; r < some; ++r, rows += stride) {
-      std::copy(rows, rows + head_dim, row);
-      std::fill(row + head_dim, row + elements, 0.0f);
-      scales[slot + r] = quantize_transformed(transformed, row, elements, codes + r * elements);
-    }
-    if constexpr (are_keys) {
-      auto* const keys = static_cast<uint8_t*>(head);
-      if (some == 4) {
-        place_four_keys(codes, elements, keys + q8_key_index(slot, 0, elements));
-      } else {
-        for (size_t e = 0; e < elements; ++e) {
-          keys[q8_key_index(slot, e, elements)] = static_cast<uint8_t>(codes[e] + kKeyOffset);
-        }
-      }
-    } else {
-      auto* const values = static_cast<int8_t*>(head);
-      if (some == 4) {
-        place_four_values(codes, elements, values + q8_value_index(slot, 0, elements));
-      } else {
-        for (size_t e = 0; e < elements; ++e) values[q8_value_index(slot, e, elements)] = codes[e];
-      }
-    }
-  }
-}
-
-void store_coded_keys(size_t head_dim, bool transformed, size_t slot, size_t count,
-                      const float* rows, size_t stride, void* head, float* scales) {
-  store_coded<true>(head_dim, transformed, slot, count, rows, stride, head, scales);
-}
-
-void store_coded_values(size_t head_dim, bool transformed, size_t slot, size_t count,
-                        const float* rows, size_t stride, void* head, float* scales) {
-  store_coded<false>(head_dim, transformed, slot, count, rows, stride, head, scales);
-}
-
 }  // namespace volvelle::VOLVELLE_TARGET
 HWY_AFTER_NAMESPACE();
 
@@ -831,36 +747,6 @@ void attend_part(const AttentionShape& shape, const CacheView& cache, const Atte
 #define VOLVELLE_CHOOSE(FUNCTION) (HWY_DYNAMIC_POINTER(FUNCTION))
 #endif
 
-namespace {
-
-// A row of floats or halves, element e at rows[start + e * stride], padded with zeros.
-void store_row(CacheType type, size_t head_dim, const float* from, size_t start, size_t stride,
-               void* rows) {
-  const size_t elements = cache_row_elements(head_dim);
-  if (type == CacheType::kF32) {
-    float* const to = static_cast<float*>(rows) + start;
-    for (size_t e = 0; e < head_dim; ++e) to[e * stride] = from[e];
-    for (size_t e = head_dim; e < elements; ++e) to[e * stride] = 0;
-    return;
-  }
-  uint16_t* to = static_cast<uint16_t*>(rows) + start;
-  for (size_t first = 0; first < elements; first += kCacheRowElements) {
-    uint16_t halves[kCacheRowElements] = {};
-    if (first < head_dim) {
-      to_f16(from + first, std::min(kCacheRowElements, head_dim - first), halves);
-    }
-    for (const uint16_t half : halves) {
-      *to = half;
-      to += stride;
-    }
-  }
-}
-
-}  // namespace
-
-HWY_EXPORT(store_four_keys);
-HWY_EXPORT(store_coded_keys);
-HWY_EXPORT(store_coded_values);
 HWY_EXPORT(attend);
 HWY_EXPORT(attend_part);
 HWY_EXPORT(merge_parts);
@@ -902,49 +788,6 @@ size_t attention_partial_floats(const AttentionShape& shape, size_t count) {
 
 void clear_partial(const AttentionShape& shape, size_t count, float* merged) {
   HWY_STATIC_DISPATCH(clear_partial)(shape, count, merged);
-}
-
-void store_keys(const CacheView& cache, const AttentionShape& shape, size_t kv_head, size_t slot,
-                size_t count, const float* rows, size_t stride) {
-  const size_t head_dim = shape.head_dim, elements = cache_row_elements(head_dim);
-  const size_t before = kv_head * cache_slots(cache.type, cache.slots);
-  if (cache.type == CacheType::kQ8) {
-    HWY_DYNAMIC_DISPATCH(store_coded_keys)
-    (head_dim, q8_transforms_keys(shape), slot, count, rows, stride,
-     static_cast<uint8_t*>(cache.keys) + before * elements, cache.key_scales + before);
-    return;
-  }
-  const bool fours = cache.type == CacheType::kF32 && head_dim == elements;
-  for (const size_t end = slot + count; slot < end; ++slot, rows += stride) {
-    const size_t start = before * elements + key_index(slot, 0, elements);
-    if (fours && slot % 4 == 0 && end - slot >= 4) {
-      HWY_DYNAMIC_DISPATCH(store_four_keys)
-      (head_dim, rows, stride, static_cast<float*>(cache.keys) + start);
-      slot += 3, rows += 3 * stride;
-      continue;
-    }
-    store_row(cache.type, head_dim, rows, start, kKeyLanes, cache.keys);
-  }
-}
-
-void store_values(const CacheView& cache, const AttentionShape& shape, size_t kv_head, size_t slot,
-                  size_t count, const float* rows, size_t stride) {
-  const size_t head_dim = shape.head_dim, elements = cache_row_elements(head_dim);
-  const size_t before = kv_head * cache_slots(cache.type, cache.slots);
-  if (cache.type == CacheType::kQ8) {
-    HWY_DYNAMIC_DISPATCH(store_coded_values)
-    (head_dim, q8_transforms_values(shape), slot, count, rows, stride,
-     static_cast<int8_t*>(cache.values) + before * elements, cache.value_scales + before);
-    return;
-  }
-  for (const size_t end = slot + count; slot < end; ++slot, rows += stride) {
-    const size_t start = (before + slot) * elements;
-    if (cache.type == CacheType::kF32 && head_dim == elements) {
-      std::copy_n(rows, head_dim, static_cast<float*>(cache.values) + start);
-    } else {
-      store_row(cache.type, head_dim, rows, start, 1, cache.values);
-    }
-  }
 }
 
 }  // namespace volvelle

@@ -74,13 +74,13 @@ HWY_INLINE void transform_strides(size_t stride, size_t count, float scale, floa
 // Butterflies within vectors, each of which holds whole blocks or is part of one. Outputs are
 // multiplied by `scale`, and see(vector) is called with them, of a part of one with zeros.
 template <class See>
-HWY_INLINE void transform_vectors(size_t block, size_t count, float scale, float* x,
+HWY_INLINE void transform_vectors(size_t block, size_t count, float scale, const float* x, float* y,
                                   const See& see) {
   const Floats d;
   for_each_vector(d, count, [&](auto part, size_t i) HWY_ATTR {
     const auto v = hn::Mul(transform_lanes(block, part.load(d, x + i)), hn::Set(d, scale));
     see(v);
-    part.store(v, d, x + i);
+    part.store(v, d, y + i);
   });
 }
 
@@ -96,7 +96,7 @@ constexpr size_t kGroup = 8;
 // All butterflies within kGroup vectors. Outputs are multiplied by `scale`, and see(vector) is
 // called with them.
 template <class See>
-HWY_INLINE void transform_group(float scale, float* x, const See& see) {
+HWY_INLINE void transform_group(float scale, const float* x, float* y, const See& see) {
   const Floats d;
   const size_t n = hn::Lanes(d);
   const auto load = [&](size_t i) HWY_ATTR { return transform_lanes(n, hn::LoadU(d, x + i * n)); };
@@ -108,20 +108,20 @@ HWY_INLINE void transform_group(float scale, float* x, const See& see) {
   const auto store = [&](size_t i, hn::Vec<Floats> v) HWY_ATTR {
     v = hn::Mul(v, hn::Set(d, scale));
     see(v);
-    hn::StoreU(v, d, x + i * n);
+    hn::StoreU(v, d, y + i * n);
   };
   store(0, v0), store(1, v1), store(2, v2), store(3, v3);
   store(4, v4), store(5, v5), store(6, v6), store(7, v7);
 }
 
-// x = scale * S x in each block, S being the matrix of signs (-1)^popcount(i & j). Each element is
+// y = scale * S x in each block, S being the matrix of signs (-1)^popcount(i & j). Each element is
 // a sum in one fixed order.
 //
-//   x      [count]
+//   x, y   [count], maybe the same
 //   block  a power of two that divides `count`
 //   see    called with every vector of the outputs; zeros stand past the row's end
 template <class See>
-HWY_INLINE void transform_blocks(size_t block, size_t count, float scale, float* x,
+HWY_INLINE void transform_blocks(size_t block, size_t count, float scale, const float* x, float* y,
                                  const See& see) {
   const auto look_away = [](hn::Vec<Floats>) HWY_ATTR {};
   const size_t lanes = hn::Lanes(Floats());
@@ -130,28 +130,28 @@ HWY_INLINE void transform_blocks(size_t block, size_t count, float scale, float*
     stride = kGroup * lanes;
     for (size_t i = 0; i < count; i += stride) {
       if (block == stride) {
-        transform_group(scale, x + i, see);
+        transform_group(scale, x + i, y + i, see);
       } else {
-        transform_group(1.0f, x + i, look_away);
+        transform_group(1.0f, x + i, y + i, look_away);
       }
     }
   } else if (block <= lanes) {
-    transform_vectors(block, count, scale, x, see);
+    transform_vectors(block, count, scale, x, y, see);
   } else {
-    transform_vectors(block, count, 1.0f, x, look_away);
+    transform_vectors(block, count, 1.0f, x, y, look_away);
   }
   for (; 4 * stride < block; stride *= 4) {
-    transform_strides<true>(stride, count, 1.0f, x, look_away);
+    transform_strides<true>(stride, count, 1.0f, y, look_away);
   }
   if (4 * stride == block) {
-    transform_strides<true>(stride, count, scale, x, see);
+    transform_strides<true>(stride, count, scale, y, see);
   } else if (2 * stride == block) {
-    transform_strides<false>(stride, count, scale, x, see);
+    transform_strides<false>(stride, count, scale, y, see);
   }
 }
 
 HWY_INLINE void transform_blocks(size_t block, size_t count, float scale, float* x) {
-  transform_blocks(block, count, scale, x, [](hn::Vec<Floats>) HWY_ATTR {});
+  transform_blocks(block, count, scale, x, x, [](hn::Vec<Floats>) HWY_ATTR {});
 }
 
 }  // namespace volvelle::VOLVELLE_TARGET

@@ -22,6 +22,7 @@ constexpr size_t largest_hadamard_block(size_t count) { return count & (~count +
 void hadamard(size_t block, size_t count, float* x);
 
 namespace scalar {
+void add_and_subtract(size_t block, size_t count, float* x);  // x = sqrt(block) H x
 void hadamard(size_t block, size_t count, float* x);
 }  // namespace scalar
 

@@ -4,7 +4,7 @@
 
 namespace volvelle::scalar {
 
-void hadamard(size_t block, size_t count, float* x) {
+void add_and_subtract(size_t block, size_t count, float* x) {
   for (size_t stride = 1; stride < block; stride *= 2) {
     for (size_t i = 0; i < count; ++i) {
       if (i & stride) continue;
@@ -13,6 +13,10 @@ void hadamard(size_t block, size_t count, float* x) {
       x[i + stride] = a - b;
     }
   }
+}
+
+void hadamard(size_t block, size_t count, float* x) {
+  add_and_subtract(block, count, x);
   if (block == 1) return;
   const float scale = 1 / std::sqrt(static_cast<float>(block));
   for (size_t i = 0; i < count; ++i) x[i] *= scale;

@@ -1,5 +1,6 @@
 #include "kernels/norm.h"
 
+#include <algorithm>
 #include <cmath>
 
 #undef HWY_TARGET_INCLUDE
@@ -12,11 +13,11 @@
 HWY_BEFORE_NAMESPACE();
 namespace volvelle::HWY_NAMESPACE {
 
-// add(... add(0, x[0]) ..., x[count - 1]) in vectors, whose last is filled up with `neutral`, which
-// adds nothing. Eight running sums hide the latency of addition, four cycles in each of two units,
-// and each rounds over fewer terms.
+// add(... add(0, x[0]) ..., x[count - 1]) in the lanes of a vector; the row's last one is filled up
+// with `neutral`, which adds nothing. Eight running sums hide the latency of addition, four cycles
+// in each of two units, and each rounds over fewer terms.
 template <class Add>
-HWY_INLINE float sum_of(const float* x, size_t count, float neutral, const Add& add) {
+HWY_INLINE hn::Vec<Floats> sum_of(const float* x, size_t count, float neutral, const Add& add) {
   const Floats d;
   const size_t lanes = hn::Lanes(d);
   auto sum0 = hn::Zero(d), sum1 = sum0, sum2 = sum0, sum3 = sum0;
@@ -34,21 +35,42 @@ HWY_INLINE float sum_of(const float* x, size_t count, float neutral, const Add& 
   }
   sum0 = hn::Add(hn::Add(sum0, sum1), hn::Add(sum2, sum3));
   sum4 = hn::Add(hn::Add(sum4, sum5), hn::Add(sum6, sum7));
-  return hn::ReduceSum(d, hn::Add(sum0, sum4));
+  return hn::Add(sum0, sum4);
+}
+
+constexpr size_t kAtOnce = FourVectors::kRows;
+using RowFloats = hn::CappedTag<float, kAtOnce>;
+
+// 1 / sqrt(squares / count + epsilon) of a few rows.
+HWY_INLINE void factors_of(const FourVectors& squares, float count, float epsilon,
+                           float* HWY_RESTRICT factors) {
+  const RowFloats d;
+  const auto mean = hn::Div(squares.sum(), hn::Set(d, count));
+  const auto root = hn::Sqrt(hn::Add(mean, hn::Set(d, epsilon)));
+  hn::Store(hn::Div(hn::Set(d, 1.0f), root), d, factors);
 }
 
 void rms_norm(const float* x, size_t x_stride, const float* weight, float epsilon, size_t rows,
               size_t width, float* y, size_t y_stride) {
   const Floats d;
-  for (size_t row = 0; row < rows; ++row, x += x_stride, y += y_stride) {
-    const float squares =
-        sum_of(x, width, 0, [&](auto sum, auto v) HWY_ATTR { return hn::MulAdd(v, v, sum); });
-    const float factor = 1.0f / std::sqrt(squares / static_cast<float>(width) + epsilon);
-    for_each_vector(d, width, [&](auto lanes, size_t i) HWY_ATTR {
-      auto scaled = hn::Mul(lanes.load(d, x + i), hn::Set(d, factor));
-      if (weight) scaled = hn::Mul(scaled, lanes.load(d, weight + i));
-      lanes.store(scaled, d, y + i);
-    });
+  HWY_ALIGN float factors[kAtOnce];
+  for (size_t first = 0; first < rows; first += kAtOnce) {
+    const size_t end = std::min(first + kAtOnce, rows);
+    FourVectors squares;
+    for (size_t row = first; row < end; ++row) {
+      squares.set(row - first, sum_of(x + row * x_stride, width, 0, [&](auto sum, auto v) HWY_ATTR {
+                    return hn::MulAdd(v, v, sum);
+                  }));
+    }
+    factors_of(squares, static_cast<float>(width), epsilon, factors);
+    for (size_t row = first; row < end; ++row) {
+      const auto factor = hn::Set(d, factors[row - first]);
+      for_each_vector(d, width, [&](auto lanes, size_t i) HWY_ATTR {
+        auto scaled = hn::Mul(lanes.load(d, x + row * x_stride + i), factor);
+        if (weight) scaled = hn::Mul(scaled, lanes.load(d, weight + i));
+        lanes.store(scaled, d, y + row * y_stride + i);
+      });
+    }
   }
 }
 
@@ -57,23 +79,36 @@ void rms_norm(const float* x, size_t x_stride, const float* weight, float epsilo
 void layer_norm(const float* x, size_t x_stride, const float* weight, const float* bias,
                 float epsilon, size_t rows, size_t width, float* y, size_t y_stride) {
   const Floats d;
+  const RowFloats d4;
   const float count = static_cast<float>(width);
-  for (size_t row = 0; row < rows; ++row, x += x_stride, y += y_stride) {
-    const float total =
-        sum_of(x, width, 0, [&](auto sum, auto v) HWY_ATTR { return hn::Add(sum, v); });
-    const float mean = total / count;
-    const float squares = sum_of(x, width, mean, [&](auto sum, auto v) HWY_ATTR {
-      const auto deviation = hn::Sub(v, hn::Set(d, mean));
-      return hn::MulAdd(deviation, deviation, sum);
-    });
-    const float factor = 1.0f / std::sqrt(squares / count + epsilon);
-    for_each_vector(d, width, [&](auto lanes, size_t i) HWY_ATTR {
-      const auto deviation = hn::Sub(lanes.load(d, x + i), hn::Set(d, mean));
-      auto scaled = hn::Mul(deviation, hn::Set(d, factor));
-      if (weight) scaled = hn::Mul(scaled, lanes.load(d, weight + i));
-      if (bias) scaled = hn::Add(scaled, lanes.load(d, bias + i));
-      lanes.store(scaled, d, y + i);
-    });
+  HWY_ALIGN float means[kAtOnce], factors[kAtOnce];
+  for (size_t first = 0; first < rows; first += kAtOnce) {
+    const size_t end = std::min(first + kAtOnce, rows);
+    FourVectors totals, squares;
+    for (size_t row = first; row < end; ++row) {
+      totals.set(row - first, sum_of(x + row * x_stride, width, 0,
+                                     [&](auto sum, auto v) HWY_ATTR { return hn::Add(sum, v); }));
+    }
+    hn::Store(hn::Div(totals.sum(), hn::Set(d4, count)), d4, means);
+    for (size_t row = first; row < end; ++row) {
+      const float mean = means[row - first];
+      const auto add = [&](auto sum, auto v) HWY_ATTR {
+        const auto deviation = hn::Sub(v, hn::Set(d, mean));
+        return hn::MulAdd(deviation, deviation, sum);
+      };
+      squares.set(row - first, sum_of(x + row * x_stride, width, mean, add));
+    }
+    factors_of(squares, count, epsilon, factors);
+    for (size_t row = first; row < end; ++row) {
+      const auto mean = hn::Set(d, means[row - first]), factor = hn::Set(d, factors[row - first]);
+      for_each_vector(d, width, [&](auto lanes, size_t i) HWY_ATTR {
+        const auto deviation = hn::Sub(lanes.load(d, x + row * x_stride + i), mean);
+        auto scaled = hn::Mul(deviation, factor);
+        if (weight) scaled = hn::Mul(scaled, lanes.load(d, weight + i));
+        if (bias) scaled = hn::Add(scaled, lanes.load(d, bias + i));
+        lanes.store(scaled, d, y + row * y_stride + i);
+      });
+    }
   }
 }
 

@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "hwy/highway.h"
+#include "kernels/hadamard-inl.h"
 #include "kernels/target.h"
 #include "kernels/vectors-inl.h"
 
@@ -21,27 +22,59 @@ namespace hn = hwy::HWY_NAMESPACE;
 // What to multiply by to count steps of `scale`.
 HWY_INLINE float inverse_of(float scale) { return scale >= 0x1p-126f ? 1.0f / scale : 0.0f; }
 
-// quantize_q8 of a row that `largest` holds the magnitudes of.
-HWY_INLINE float quantize_below(hn::Vec<Floats> largest, const float* x, size_t count,
-                                int8_t* codes) {
+// round(x * inverse) of a row.
+HWY_INLINE void write_symmetric(const float* x, size_t count, float inverse, int8_t* codes) {
   const Floats d;
   const hn::Rebind<int8_t, Floats> dc;
-  const float scale = hn::ReduceMax(d, largest) / 127.0f;
-  const auto inverse = hn::Set(d, inverse_of(scale));
+  const auto factor = hn::Set(d, inverse);
   for_each_vector(d, count, [&](auto lanes, size_t i) HWY_ATTR {
-    const auto code = hn::NearestInt(hn::Mul(lanes.load(d, x + i), inverse));
+    const auto code = hn::NearestInt(hn::Mul(lanes.load(d, x + i), factor));
     lanes.store(hn::DemoteTo(dc, code), dc, codes + i);
   });
-  return scale;
 }
 
-HWY_INLINE float quantize_symmetric(const float* x, size_t count, int8_t* codes) {
+// quantize_q8 of up to four rows, in which `largest` holds magnitudes.
+HWY_INLINE void quantize_below(const FourVectors& largest, const float* x, size_t rows,
+                               size_t count, int8_t* codes, float* scales) {
+  const hn::CappedTag<float, FourVectors::kRows> d;
+  const auto scale = hn::Div(largest.greatest(), hn::Set(d, 127.0f));
+  const auto tiny = hn::Lt(scale, hn::Set(d, 0x1p-126f));
+  HWY_ALIGN float inverses[FourVectors::kRows];
+  hn::Store(hn::IfThenZeroElse(tiny, hn::Div(hn::Set(d, 1.0f), scale)), d, inverses);
+  hn::StoreN(scale, d, scales, rows);
+  for (size_t r = 0; r < rows; ++r) {
+    write_symmetric(x + r * count, count, inverses[r], codes + r * count);
+  }
+}
+
+// The same of rows as they are.
+HWY_INLINE void quantize_symmetric(const float* x, size_t rows, size_t count, int8_t* codes,
+                                   float* scales) {
   const Floats d;
-  auto largest = hn::Zero(d);
-  for_each_vector(d, count, [&](auto lanes, size_t i) HWY_ATTR {
-    largest = hn::Max(largest, hn::Abs(lanes.load(d, x + i)));
-  });
-  return quantize_below(largest, x, count, codes);
+  FourVectors largest;
+  for (size_t r = 0; r < rows; ++r) {
+    auto own = hn::Zero(d);
+    for_each_vector(d, count, [&](auto lanes, size_t i) HWY_ATTR {
+      own = hn::Max(own, hn::Abs(lanes.load(d, x + r * count + i)));
+    });
+    largest.set(r, own);
+  }
+  quantize_below(largest, x, rows, count, codes, scales);
+}
+
+// The same of rows that are transformed before, in place: hadamard.h, times sqrt(block).
+inline HWY_NOINLINE void quantize_transformed(size_t block, float* x, size_t rows, size_t elements,
+                                              int8_t* codes, float* scales) {
+  if (block == 1) return quantize_symmetric(x, rows, elements, codes, scales);
+  FourVectors largest;
+  for (size_t r = 0; r < rows; ++r) {
+    float* const row = x + r * elements;
+    auto own = hn::Zero(Floats());
+    const auto see = [&](hn::Vec<Floats> v) HWY_ATTR { own = hn::Max(own, hn::Abs(v)); };
+    transform_blocks(block, elements, 1, row, row, see);
+    largest.set(r, own);
+  }
+  quantize_below(largest, x, rows, elements, codes, scales);
 }
 
 }  // namespace volvelle::VOLVELLE_TARGET

@@ -22,35 +22,41 @@ using Halves = hn::Rebind<hwy::float16_t, Floats>;
 using HalfBits = hn::Rebind<uint16_t, Floats>;
 
 float quantize_q8(const float* x, size_t count, int8_t* codes) {
-  return quantize_symmetric(x, count, codes);
+  float scale;
+  quantize_symmetric(x, 1, count, codes, &scale);
+  return scale;
 }
 
-// Rotates a row; returns what its elements are to be multiplied by, and what its codes mean.
-HWY_NOINLINE float rotate_and_measure(size_t block, float* x, size_t count, int32_t offset,
-                                      RowCode& mean) {
+// Of up to four rows whose codes are being made.
+struct Measures {
+  FourVectors least, greatest;
+  FourVectors sums;  // finite where all of a row is, if it is not too large
+};
+
+// Transforms row `r` of those and measures it.
+HWY_NOINLINE void transform_and_measure(size_t block, const float* x, size_t count, float* y,
+                                        size_t r, Measures& measures) {
   const Floats d;
   auto least = hn::Zero(d), greatest = least, sum = least;
   const auto see = [&](hn::Vec<Floats> v) HWY_ATTR {
     least = hn::Min(least, v);
     greatest = hn::Max(greatest, v);
-    sum = hn::Add(sum, v);
   };
   if (block > 1) {
-    transform_blocks(block, count, 1 / std::sqrt(static_cast<float>(block)), x, see);
+    transform_blocks(block, count, 1, x, y, see);
+    // A NaN or an infinity is in every element of its block by now, and it lasts in a sum.
+    const size_t step = std::max(block, hn::Lanes(d));
+    for (size_t i = 0; i < count; i += step) sum = hn::Add(sum, hn::LoadN(d, y + i, count - i));
   } else {
-    for_each_vector(d, count, [&](auto lanes, size_t i) HWY_ATTR { see(lanes.load(d, x + i)); });
+    for_each_vector(d, count, [&](auto lanes, size_t i) HWY_ATTR {
+      const auto v = lanes.load(d, x + i);
+      see(v);
+      sum = hn::Add(sum, v);
+    });
   }
-  const float low = hn::ReduceMin(d, least);
-  mean.scale = (hn::ReduceMax(d, greatest) - low) / 255.0f;
-  // A NaN or an infinity lasts in a sum, which may overflow without one.
-  if (!std::isfinite(hn::ReduceSum(d, sum)) &&
-      !std::all_of(x, x + count, [](float value) { return std::isfinite(value); })) {
-    mean = {offset - 128, std::numeric_limits<float>::quiet_NaN()};
-    return 0;
-  }
-  const float inverse = inverse_of(mean.scale);
-  mean.zero_point = static_cast<int32_t>(std::nearbyint(-128.0f - low * inverse)) + offset;
-  return inverse;
+  measures.least.set(r, least);
+  measures.greatest.set(r, greatest);
+  measures.sums.set(r, sum);
 }
 
 template <class DCode>
@@ -82,33 +88,56 @@ HWY_INLINE void write_codes(DCode dc, const float* x, size_t count, float invers
   });
 }
 
-// Codes of signed bytes, to which `offset` is added.
+// Codes of signed bytes, to which `offset` is added. What a transformed row lacks to a rotation is
+// a factor, which the codes' scale takes up.
 template <class DCode>
-HWY_INLINE void quantize_rows(DCode dc, int32_t offset, size_t block, float* x, size_t rows,
-                              size_t count, hn::TFromD<DCode>* codes, size_t stride,
+HWY_INLINE void quantize_rows(DCode dc, int32_t offset, size_t block, const FloatRows& x,
+                              float* transformed, hn::TFromD<DCode>* codes, size_t stride,
                               RowCode* means) {
-  constexpr size_t kAtOnce = 4;  // rows whose reductions are under way at once
-  float inverses[kAtOnce];
-  for (size_t first = 0; first < rows; first += kAtOnce) {
-    const size_t end = std::min(first + kAtOnce, rows);
+  constexpr size_t kAtOnce = FourVectors::kRows;
+  const hn::CappedTag<float, kAtOnce> d;
+  const hn::RebindToSigned<decltype(d)> di;
+  const auto root = hn::Set(d, std::sqrt(static_cast<float>(block)));
+  const float* const measured = block > 1 ? transformed : x.x;
+  for (size_t first = 0; first < x.rows; first += kAtOnce) {
+    const size_t end = std::min(first + kAtOnce, x.rows);
+    Measures measures;
     for (size_t r = first; r < end; ++r) {
-      inverses[r - first] = rotate_and_measure(block, x + r * count, count, offset, means[r]);
+      const size_t at = r * x.count;
+      transform_and_measure(block, x.x + at, x.count, transformed + at, r - first, measures);
     }
+    const auto low = measures.least.least();
+    const auto scale = hn::Div(hn::Sub(measures.greatest.greatest(), low), hn::Set(d, 255.0f));
+    const auto tiny = hn::Lt(scale, hn::Set(d, 0x1p-126f));
+    const auto inverse = hn::IfThenZeroElse(tiny, hn::Div(hn::Set(d, 1.0f), scale));
+    const auto zero = hn::Sub(hn::Set(d, -128.0f), hn::Mul(low, inverse));
+    HWY_ALIGN float inverses[kAtOnce], scales[kAtOnce], sums[kAtOnce];
+    HWY_ALIGN int32_t zero_points[kAtOnce];
+    hn::Store(inverse, d, inverses);
+    hn::Store(hn::Div(scale, root), d, scales);
+    hn::Store(measures.sums.sum(), d, sums);
+    hn::Store(hn::Add(hn::NearestInt(zero), hn::Set(di, offset)), di, zero_points);
     for (size_t r = first; r < end; ++r) {
-      write_codes(dc, x + r * count, count, inverses[r - first], means[r].zero_point,
-                  codes + r * stride);
+      const float* const row = measured + r * x.count;
+      means[r] = {zero_points[r - first], scales[r - first]};
+      if (!std::isfinite(sums[r - first]) &&
+          !std::all_of(row, row + x.count, [](float value) { return std::isfinite(value); })) {
+        means[r] = {offset - 128, std::numeric_limits<float>::quiet_NaN()};
+        inverses[r - first] = 0;
+      }
+      write_codes(dc, row, x.count, inverses[r - first], means[r].zero_point, codes + r * stride);
     }
   }
 }
 
-void quantize_signed(size_t block, float* x, size_t rows, size_t count, int8_t* codes,
+void quantize_signed(size_t block, const FloatRows& x, float* transformed, int8_t* codes,
                      size_t stride, RowCode* means) {
-  quantize_rows(Codes(), 0, block, x, rows, count, codes, stride, means);
+  quantize_rows(Codes(), 0, block, x, transformed, codes, stride, means);
 }
 
-void quantize_unsigned(size_t block, float* x, size_t rows, size_t count, uint8_t* codes,
+void quantize_unsigned(size_t block, const FloatRows& x, float* transformed, uint8_t* codes,
                        size_t stride, RowCode* means) {
-  quantize_rows(UnsignedCodes(), 128, block, x, rows, count, codes, stride, means);
+  quantize_rows(UnsignedCodes(), 128, block, x, transformed, codes, stride, means);
 }
 
 void dequantize_q8(const int8_t* codes, float scale, size_t count, float* y) {
@@ -154,14 +183,14 @@ float quantize_q8(const float* x, size_t count, int8_t* codes) {
   return HWY_DYNAMIC_DISPATCH(quantize_q8)(x, count, codes);
 }
 
-void quantize_rows(size_t block, float* x, size_t rows, size_t count, int8_t* codes, size_t stride,
-                   RowCode* means) {
-  HWY_DYNAMIC_DISPATCH(quantize_signed)(block, x, rows, count, codes, stride, means);
+void quantize_rows(size_t block, const FloatRows& x, float* transformed, int8_t* codes,
+                   size_t stride, RowCode* means) {
+  HWY_DYNAMIC_DISPATCH(quantize_signed)(block, x, transformed, codes, stride, means);
 }
 
-void quantize_rows(size_t block, float* x, size_t rows, size_t count, uint8_t* codes, size_t stride,
-                   RowCode* means) {
-  HWY_DYNAMIC_DISPATCH(quantize_unsigned)(block, x, rows, count, codes, stride, means);
+void quantize_rows(size_t block, const FloatRows& x, float* transformed, uint8_t* codes,
+                   size_t stride, RowCode* means) {
+  HWY_DYNAMIC_DISPATCH(quantize_unsigned)(block, x, transformed, codes, stride, means);
 }
 
 void dequantize_q8(const int8_t* codes, float scale, size_t count, float* y) {

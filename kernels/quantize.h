@@ -24,19 +24,24 @@ struct RowCode {
   float scale = 0;
 };
 
-// Rotates rows of activations (hadamard.h), in place, and quantises each on its own: 255 steps from
-// the least to the greatest element, both of which zero widens, so that 0 is code zero_point
-// exactly. A row with a NaN or an infinity gets a scale that is not a number.
+struct FloatRows {
+  const float* x;  // [rows, count]
+  size_t rows, count;
+};
+
+// Rotates rows of activations (hadamard.h) and quantises each on its own: 255 steps from the least
+// to the greatest element, both of which zero widens, so that 0 is code zero_point exactly. A row
+// with a NaN or an infinity gets a scale that is not a number.
 //
-//   block  of the rotation; 1: none
-//   x      [rows, count]
-//   codes  row r's [count] from r * stride on; as unsigned bytes they are 128 more, as is the zero
-//          point
-//   means  [rows]
-void quantize_rows(size_t block, float* x, size_t rows, size_t count, int8_t* codes, size_t stride,
-                   RowCode* means);
-void quantize_rows(size_t block, float* x, size_t rows, size_t count, uint8_t* codes, size_t stride,
-                   RowCode* means);
+//   block        of the rotation; 1: none
+//   transformed  [x.rows, x.count], scratch of a rotation: its result times sqrt(block); maybe x
+//   codes        row r's [x.count] from r * stride on; as unsigned bytes they are 128 more, as is
+//                the zero point
+//   means        [x.rows]
+void quantize_rows(size_t block, const FloatRows& x, float* transformed, int8_t* codes,
+                   size_t stride, RowCode* means);
+void quantize_rows(size_t block, const FloatRows& x, float* transformed, uint8_t* codes,
+                   size_t stride, RowCode* means);
 
 // y = codes * scale.
 void dequantize_q8(const int8_t* codes, float scale, size_t count, float* y);
@@ -47,10 +52,10 @@ void to_f16(const float* x, size_t count, uint16_t* y);
 void from_f16(const uint16_t* x, size_t count, float* y);
 
 namespace scalar {
-void quantize_rows(size_t block, float* x, size_t rows, size_t count, int8_t* codes, size_t stride,
-                   RowCode* means);
-void quantize_rows(size_t block, float* x, size_t rows, size_t count, uint8_t* codes, size_t stride,
-                   RowCode* means);
+void quantize_rows(size_t block, const FloatRows& x, float* transformed, int8_t* codes,
+                   size_t stride, RowCode* means);
+void quantize_rows(size_t block, const FloatRows& x, float* transformed, uint8_t* codes,
+                   size_t stride, RowCode* means);
 float quantize_q8(const float* x, size_t count, int8_t* codes);
 void dequantize_q8(const int8_t* codes, float scale, size_t count, float* y);
 void to_f16(const float* x, size_t count, uint16_t* y);

@@ -66,20 +66,26 @@ RowCode quantize_row(const float* x, size_t count, int8_t* codes) {
 
 }  // namespace
 
-void quantize_rows(size_t block, float* x, size_t rows, size_t count, int8_t* codes, size_t stride,
-                   RowCode* means) {
-  for (size_t r = 0; r < rows; ++r) {
-    hadamard(block, count, x + r * count);
-    means[r] = quantize_row(x + r * count, count, codes + r * stride);
+void quantize_rows(size_t block, const FloatRows& x, float* transformed, int8_t* codes,
+                   size_t stride, RowCode* means) {
+  for (size_t r = 0; r < x.rows; ++r) {
+    const float* row = x.x + r * x.count;
+    if (block > 1) {
+      std::copy_n(row, x.count, transformed + r * x.count);
+      row = transformed + r * x.count;
+      add_and_subtract(block, x.count, transformed + r * x.count);
+    }
+    means[r] = quantize_row(row, x.count, codes + r * stride);
+    if (block > 1) means[r].scale /= std::sqrt(static_cast<float>(block));
   }
 }
 
-void quantize_rows(size_t block, float* x, size_t rows, size_t count, uint8_t* codes, size_t stride,
-                   RowCode* means) {
-  scalar::quantize_rows(block, x, rows, count, reinterpret_cast<int8_t*>(codes), stride, means);
-  for (size_t r = 0; r < rows; ++r) {
+void quantize_rows(size_t block, const FloatRows& x, float* transformed, uint8_t* codes,
+                   size_t stride, RowCode* means) {
+  scalar::quantize_rows(block, x, transformed, reinterpret_cast<int8_t*>(codes), stride, means);
+  for (size_t r = 0; r < x.rows; ++r) {
     means[r].zero_point += 128;
-    for (size_t i = 0; i < count; ++i) codes[r * stride + i] ^= 128;
+    for (size_t i = 0; i < x.count; ++i) codes[r * stride + i] ^= 128;
   }
 }
 

@@ -55,6 +55,51 @@ HWY_INLINE void for_each_vector(D d, size_t count, const Body& body) {
   if (i < count) body(Partial{count - i}, i);
 }
 
+// A vector of each of a few rows, whose lanes are reduced for all rows at once: one row alone would
+// wait for each of its steps. Rows that are not set hold zeros.
+class FourVectors {
+ public:
+  static constexpr size_t kRows = 4;
+
+  HWY_INLINE void set(size_t r, hn::Vec<Floats> v) { hn::Store(v, Floats(), lanes_ + r * kLanes); }
+
+  // Each row's op(op(..., lane), lane), in an order that is the same for all.
+  template <class Op>
+  HWY_INLINE hn::Vec<hn::CappedTag<float, kRows>> reduce(const Op& op) const {
+    const Floats d;
+    const hn::Repartition<uint64_t, Floats> pairs;
+    const auto row = [&](size_t r) HWY_ATTR { return hn::Load(d, lanes_ + r * kLanes); };
+    const auto join = [&](auto a, auto b) HWY_ATTR {
+      return op(hn::InterleaveLower(d, a, b), hn::InterleaveUpper(d, a, b));
+    };
+    const auto ab = hn::BitCast(pairs, join(row(0), row(1)));
+    const auto ce = hn::BitCast(pairs, join(row(2), row(3)));
+    auto all = op(hn::BitCast(d, hn::InterleaveLower(pairs, ab, ce)),
+                  hn::BitCast(d, hn::InterleaveUpper(pairs, ab, ce)));
+    if constexpr (HWY_MAX_LANES_D(Floats) > 4) {
+      if (hn::Lanes(d) > 4) all = op(all, hn::SwapAdjacentBlocks(all));
+    }
+    if constexpr (HWY_MAX_LANES_D(Floats) > 8) {
+      if (hn::Lanes(d) > 8) all = op(all, hn::ConcatLowerUpper(d, all, all));
+    }
+    return hn::ResizeBitCast(hn::CappedTag<float, kRows>(), all);
+  }
+
+  HWY_INLINE auto least() const {
+    return reduce([](auto a, auto b) HWY_ATTR { return hn::Min(a, b); });
+  }
+  HWY_INLINE auto greatest() const {
+    return reduce([](auto a, auto b) HWY_ATTR { return hn::Max(a, b); });
+  }
+  HWY_INLINE auto sum() const {
+    return reduce([](auto a, auto b) HWY_ATTR { return hn::Add(a, b); });
+  }
+
+ private:
+  static constexpr size_t kLanes = 16;
+  HWY_ALIGN float lanes_[kRows * kLanes] = {};
+};
+
 // Floats of IEEE halves.
 HWY_INLINE hn::Vec<Floats> promote_halves(Floats d, hn::Vec<hn::Rebind<uint16_t, Floats>> bits) {
   const auto floats = hn::PromoteTo(d, hn::BitCast(hn::Rebind<hwy::float16_t, Floats>(), bits));

@@ -75,7 +75,16 @@ void add_scaled(float* branch, float scale, size_t count, float* x) {
 }
 
 auto maker(const BranchInput& input) {
-  return [&input](size_t first, size_t count, float* to) { input.make(first, count, to); };
+  return [&input](size_t first, size_t count, float* to) { return input.make(first, count, to); };
+}
+
+// All rows of `input`, to [tokens, width].
+void make_rows(const BranchInput& input, size_t tokens, float* to, const ThreadPool& pool) {
+  for_rows(pool, tokens, [&](size_t first, size_t count, size_t) {
+    float* const own = to + first * input.width;
+    const float* const made = input.make(first, count, own);
+    if (made != own) std::copy_n(made, count * input.width, own);
+  });
 }
 
 }  // namespace
@@ -122,9 +131,13 @@ Result<void> BlockOperator::run(const Chunk& chunk, std::span<const CacheView> c
   // x = norm(x + branch), or without a norm the sum.
   const auto add_branch = [&](const std::optional<Norm>& norm = std::nullopt) {
     for_rows(pool, chunk.tokens, [&](size_t first, size_t count, size_t) {
-      float* const x = chunk.x + first * width_;
-      add_scaled(w.branch + first * width_, block.branch_scale, count * width_, x);
-      if (norm) run_norm(*norm, x, width_, count, width_, x, width_);
+      const size_t together = rows_at_hand(width_);
+      for (const size_t end = first + count; first < end; first += together) {
+        const size_t some = std::min(together, end - first);
+        float* const x = chunk.x + first * width_;
+        add_scaled(w.branch + first * width_, block.branch_scale, some * width_, x);
+        if (norm) run_norm(*norm, x, width_, some, width_, x, width_);
+      }
     });
   };
   const auto norm_of = [](const std::optional<Norm>& norm) { return norm ? &*norm : nullptr; };
@@ -146,9 +159,7 @@ Result<void> BlockOperator::run(const Chunk& chunk, std::span<const CacheView> c
   if (block.residual == Residual::kParallel) {
     const BranchInput own =
         reading(norm_of(block.feed_forward_norm ? block.feed_forward_norm : block.attention_norm));
-    for_rows(pool, chunk.tokens, [&](size_t first, size_t count, size_t) {
-      own.make(first, count, w.normed + first * width_);
-    });
+    make_rows(own, chunk.tokens, w.normed, pool);
     if (!block.feed_forward_norm) input = beside;  // both branches read it
   }
   VOLVELLE_RETURN_IF_ERROR(attention_branch(input, chunk, caches, rotary_rows, w, pool));
@@ -194,14 +205,12 @@ Result<void> BlockOperator::run(const Chunk& chunk, std::span<const CacheView> c
   return {};
 }
 
-void BranchInput::make(size_t first, size_t count, float* to) const {
+const float* BranchInput::make(size_t first, size_t count, float* to) const {
   float* const rows = x + first * width;
   if (branch != nullptr) add_scaled(branch + first * width, branch_scale, count * width, rows);
-  if (norm != nullptr) {
-    run_norm(*norm, rows, width, count, width, to, width);
-  } else {
-    std::copy_n(rows, count * width, to);
-  }
+  if (norm == nullptr) return rows;
+  run_norm(*norm, rows, width, count, width, to, width);
+  return to;
 }
 
 // convolved = activation(linear(neighbours of x)); sequences are in the chunk from end to end.
@@ -291,9 +300,7 @@ Result<void> BlockOperator::feed_forward_branch(const BranchInput& input, size_t
                                                 const ThreadPool& pool) {
   const Workspace& w = workspace;
   if (block_->feed_forward.router.weight != nullptr) {
-    for_rows(pool, tokens, [&](size_t first, size_t count, size_t) {
-      input.make(first, count, w.normed + first * width_);
-    });
+    make_rows(input, tokens, w.normed, pool);
     return run_experts(w.normed, tokens, w, pool);
   }
   ExpertOperator& only = experts_.front();
@@ -306,7 +313,7 @@ Result<void> BlockOperator::finish_expert(ExpertOperator& expert, size_t tokens,
   const FeedForward& feed_forward = block_->feed_forward;
   const Workspace& w = workspace;
   const size_t inner = feed_forward.inner();
-  const auto gated = [&](size_t first, size_t count, float* to) {
+  const auto gated = [&](size_t first, size_t count, float* to) -> const float* {
     if (feed_forward.gated) {
       gate(feed_forward.activation, w.gate_up + first * 2 * inner, 2 * inner, count, inner, to,
            inner);
@@ -314,6 +321,7 @@ Result<void> BlockOperator::finish_expert(ExpertOperator& expert, size_t tokens,
       const auto function = expert.down.quantises() ? activate_coarsely : activate;
       function(feed_forward.activation, w.gate_up + first * inner, inner, count, inner, to, inner);
     }
+    return to;
   };
   return expert.down.run_made(tokens, gated, output, w.linear, pool);
 }

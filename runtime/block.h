@@ -73,8 +73,9 @@ struct BranchInput {
   float* branch = nullptr;     // [tokens, width], which is added to x times `scale`; null: none
   float branch_scale = 1;
 
-  // Rows [first, first + count), each of which is to be made once: to [count, width].
-  void make(size_t first, size_t count, float* to) const;
+  // Rows [first, first + count), each of which is to be made once, [count, width]: at `to`, or
+  // where they lie already.
+  const float* make(size_t first, size_t count, float* to) const;
 };
 
 class BlockOperator {

@@ -86,31 +86,36 @@ Result<void> LinearOperator::prepare(const float* x, size_t rows, float* y,
   return {};
 }
 
-void LinearOperator::encode(float* x, size_t first, size_t rows,
+void LinearOperator::encode(const float* x, float* at_hand, size_t first, size_t rows,
                             const LinearScratch& scratch) const {
-  float* side = scratch.side() + first * side_.inputs;
-  for (size_t r = 0; r < rows && !side_columns_.empty(); ++r) {
-    for (const uint32_t column : side_columns_) {
-      *side++ = std::exchange(x[r * inputs_ + column], 0.0f);
-    }
-  }
-  int8_t* const codes = scratch.codes() + first * padded_inputs_;
-  RowCode* const means = scratch.params() + first;
-  if (int8_.outputs > 0) {
-    quantize_rows(rotation_, x, rows, inputs_, reinterpret_cast<uint8_t*>(codes), padded_inputs_,
-                  means);
-  } else {
-    quantize_rows(rotation_, x, rows, inputs_, codes, padded_inputs_, means);
+  if (!side_columns_.empty()) {
+    if (x != at_hand) std::copy_n(x, rows * inputs_, at_hand);
+    x = at_hand;
+    float* side = scratch.side() + first * side_.inputs;
     for (size_t r = 0; r < rows; ++r) {
-      int8_t* const row = codes + r * padded_inputs_;
-      std::fill(row + inputs_, row + padded_inputs_, int8_t{0});
-      if (int4_.outputs > 0) {
-        start_blocks(row, int4_.blocks(), scratch.starts() + (first + r) * int4_.blocks());
+      for (const uint32_t column : side_columns_) {
+        *side++ = std::exchange(at_hand[r * inputs_ + column], 0.0f);
       }
     }
   }
   for (size_t r = 0; r < rows && minima_.codes != nullptr; ++r) {
     sum_blocks(x + r * inputs_, inputs_, scratch.sums() + (first + r) * minima_.inputs);
+  }
+  const FloatRows from{x, rows, inputs_};
+  int8_t* const codes = scratch.codes() + first * padded_inputs_;
+  RowCode* const means = scratch.params() + first;
+  if (int8_.outputs > 0) {
+    auto* const unsigned_codes = reinterpret_cast<uint8_t*>(codes);
+    quantize_rows(rotation_, from, at_hand, unsigned_codes, padded_inputs_, means);
+    return;
+  }
+  quantize_rows(rotation_, from, at_hand, codes, padded_inputs_, means);
+  for (size_t r = 0; r < rows; ++r) {
+    int8_t* const row = codes + r * padded_inputs_;
+    std::fill(row + inputs_, row + padded_inputs_, int8_t{0});
+    if (int4_.outputs > 0) {
+      start_blocks(row, int4_.blocks(), scratch.starts() + (first + r) * int4_.blocks());
+    }
   }
 }
 
@@ -196,11 +201,7 @@ Result<void> LinearOperator::run(const float* x, size_t rows, float* y,
     return multiply(x, rows, y, scratch, pool);
   }
   return run_made(
-      rows,
-      [&](size_t first, size_t count, float* to) {
-        std::copy_n(x + first * inputs_, count * inputs_, to);
-      },
-      y, scratch, pool);
+      rows, [&](size_t first, size_t, float*) { return x + first * inputs_; }, y, scratch, pool);
 }
 
 }  // namespace volvelle

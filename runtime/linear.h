@@ -27,8 +27,12 @@ namespace volvelle {
 // Rows that one thread takes at a time.
 inline constexpr size_t kRowsPerTask = 16;
 
-// Floats that a thread has at hand while they become codes: a few short rows, or a long one.
+// Floats that a thread has at hand, in its nearest cache, while they go from one pass to the next:
+// a few short rows, or a long one.
 inline constexpr size_t kFloatsAtHand = 2048;
+constexpr size_t rows_at_hand(size_t width) {
+  return std::clamp<size_t>(kFloatsAtHand / width, 1, 4);
+}
 
 // Calls function(first, count, thread) for consecutive rows until all `rows` are done, on the
 // threads of `pool`.
@@ -91,8 +95,9 @@ class LinearOperator {
   static Result<LinearOperator> make(const Model& model, const Linear& linear,
                                      PackedWeights& packed);
 
-  // y = weight * x + bias for each row, which make(first, count, to) writes to `to` [count,
-  // inputs], a few at a time and on several threads.
+  // y = weight * x + bias for each row. make(first, count, to) returns where `count` rows [inputs]
+  // lie, which may be `to` if it writes them there; it is called for a few rows at a time and on
+  // several threads.
   //
   //   y  [rows, outputs] contiguous
   //
@@ -102,16 +107,21 @@ class LinearOperator {
                         const ThreadPool& pool) {
     LinearObserver* const observer = scratch.observer();
     for_rows(pool, rows, [&](size_t first, size_t count, size_t thread) {
-      if (type_ == TensorType::kF32) return make(first, count, scratch.rows() + first * inputs_);
-      const size_t together = std::clamp<size_t>(kFloatsAtHand / inputs_, 1, 4);
-      float* const rows_at_hand = scratch.rows_of(thread);
+      if (type_ == TensorType::kF32) {
+        float* const to = scratch.rows() + first * inputs_;
+        const float* const made = make(first, count, to);
+        if (made != to) std::copy_n(made, count * inputs_, to);
+        return;
+      }
+      const size_t together = rows_at_hand(inputs_);
+      float* const at_hand = scratch.rows_of(thread);
       for (const size_t end = first + count; first < end; first += together) {
         const size_t some = std::min(together, end - first);
-        make(first, some, rows_at_hand);
+        const float* const made = make(first, some, at_hand);
         for (size_t r = 0; observer != nullptr && r < some; ++r) {
-          observer->see(*weight_, first + r, rows_at_hand + r * inputs_);
+          observer->see(*weight_, first + r, made + r * inputs_);
         }
-        encode(rows_at_hand, first, some, scratch);
+        encode(made, at_hand, first, some, scratch);
       }
     });
     if (observer != nullptr) {
@@ -130,9 +140,10 @@ class LinearOperator {
                    const ThreadPool& pool);
 
  private:
-  // Takes the side columns out of x [rows, inputs], rotates it, in place, and stores it as rows
-  // `first` and after of the operator's inputs.
-  void encode(float* x, size_t first, size_t rows, const LinearScratch& scratch) const;
+  // Takes the side columns out of x [rows, inputs], rotates it and stores it as rows `first` and
+  // after of the operator's inputs. `at_hand` has room for as much, or is x.
+  void encode(const float* x, float* at_hand, size_t first, size_t rows,
+              const LinearScratch& scratch) const;
   // Of float rows x, or of those that are encoded.
   Result<void> multiply(const float* x, size_t rows, float* y, const LinearScratch& scratch,
                         const ThreadPool& pool);

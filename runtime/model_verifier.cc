@@ -173,6 +173,7 @@ Result<void> ModelVerifier::add_tensor(const file::Tensor* stored, size_t index)
   }
   if (stored->minima() != nullptr && stored->minima()->bytes() > 0) {
     if (tensor.type != TensorType::kQ4) return refuse("{}: only q4 has minima", where);
+    if (tensor.rotation > 1) return refuse("{}: what is rotated has no minima", where);
     VOLVELLE_ASSIGN_OR_RETURN(tensor.minima, locate(stored->minima(), where + ", minima"));
     VOLVELLE_RETURN_IF_ERROR(
         expect_bytes(tensor.minima, uint64_t{tensor.rows} * tensor.blocks(), where + ", minima"));

@@ -62,14 +62,15 @@ else
   check "volvelle installs where nothing is" unpack_with_dependencies "$program" "$what"
 fi
 
-run() {  # in a mount namespace of its own, with what the kernel tells
+run() { run_program "${volvelle[@]}" "$@"; }
+run_program() {  # in a mount namespace of its own, with what the kernel tells
   # shellcheck disable=SC2016  # expanded inside
   unshare --mount --propagation unchanged bash -c '
     root=$1
     shift
     mount --make-rprivate / 2>/dev/null || true  # a chroot has nothing there that is mounted
     mount --rbind /proc "$root/proc" && mount --rbind /sys "$root/sys" && exec chroot "$root" "$@"
-  ' run "$root" "${emulator[@]}" "${volvelle[@]}" "$@"
+  ' run "$root" "${emulator[@]}" "$@"
 }
 generates() {
   local text
@@ -135,17 +136,23 @@ stripped() {  # FILE...: bytes of what is loaded
   [ "$what" = amd64 ] || size=aarch64-linux-gnu-size
   "$size" "$@" | awk 'NR > 1 { sum += $1 + $2 } END { print sum + 0 }'
 }
+generates_the_same() {
+  local options=(/tmp/model.vvl --tokens 1,2,3 --ids -n 8 --ignore-eos)
+  [ "$(run run "${options[@]}")" = "$(run_program /tmp/runtime_only run "${options[@]}")" ]
+}
 footprint() {
   local triple=x86_64-linux-gnu most=5000000 build=build-package sum=0 file name bytes
   [ "$what" = amd64 ] || { triple=aarch64-linux-gnu most=4000000 build=build-package-arm64; }
   local options=()
   [ "$what" = amd64 ] || options=("-DCMAKE_TOOLCHAIN_FILE=$PWD/platforms/arm64/toolchain.cmake")
   platforms/debian/build.sh "$build-runtime" "${options[@]}" -DCMAKE_BUILD_TYPE=Release -DVOLVELLE_CONVERTER=OFF \
-    volvelle volvelle_archive || return 1
+    volvelle || return 1
+  cp "$build-runtime/volvelle" "$root/tmp/runtime_only"
+  check "the program without the converter generates the same" generates_the_same
   local program library compiler=g++
   [ "$what" = amd64 ] || compiler=aarch64-linux-gnu-g++
   # All of the library, once: in an archive every file has its own copies of templates.
-  "$compiler" -shared -o "$work/libvolvelle.so" -Wl,--whole-archive "$build-runtime/libvolvelle.a" \
+  "$compiler" -shared -o "$work/libvolvelle.so" -Wl,--whole-archive "$build/libvolvelle.a" \
     -Wl,--no-whole-archive || return 1
   program=$(stripped "$build-runtime/volvelle") library=$(stripped "$work/libvolvelle.so")
   for name in XNNPACK cpuinfo pthreadpool hwy pcre2-8 utf8proc; do

@@ -95,7 +95,7 @@ void quantize_activations(benchmark::State& state) {
   RowCode means[rows];
   const auto block = static_cast<size_t>(state.range(0));
   for (auto _ : state) {
-    quantize_rows(block, row.data(), rows, width, codes.data(), width, means);
+    quantize_rows(block, {x.data(), rows, width}, row.data(), codes.data(), width, means);
   }
   count_rate(state, "floats", x.size());
 }
@@ -121,7 +121,7 @@ void int8_product(benchmark::State& state) {
   }
   count_rate(state, "operations", 2 * rows * matrix.inputs * matrix.outputs);
 }
-BENCHMARK(int8_product)->Arg(1)->Arg(8)->Arg(128);
+BENCHMARK(int8_product)->Arg(1)->Arg(8)->Arg(32)->Arg(128)->Arg(256);
 
 void thin_product(benchmark::State& state) {
   const auto rows = static_cast<size_t>(state.range(0));

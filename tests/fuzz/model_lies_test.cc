@@ -304,7 +304,16 @@ TEST_CASE("a tensor that is rotated or has minima as none can be is refused") {
     *segment = file::Segment(tensor->data()->offset(), bytes, 0);
   };
   refuse("q8", [&](const file::Tensor* tensor) { minima(tensor, 64); }, "only q4 has minima");
-  refuse("q4", [&](const file::Tensor* tensor) { minima(tensor, 1); }, "the segment has 1 bytes");
+  refuse(
+      "q4", [&](const file::Tensor* tensor) { minima(tensor, 1); },
+      "what is rotated has no minima");
+  refuse(
+      "q4",
+      [&](const file::Tensor* tensor) {
+        minima(tensor, 1);
+        set_field<uint32_t>(tensor, file::Tensor::VT_ROTATION, 1);
+      },
+      "the segment has 1 bytes");
 }
 
 TEST_CASE("side columns that are no columns, in no order or without their weights are refused") {

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/hadamard.h"
 #include "tests/kernels/sweep.h"
 
 namespace volvelle {
@@ -71,7 +72,7 @@ TEST_CASE("int8 codes round ties to even, and a row of zeros has scale 0") {
 
 RowCode quantize_row(std::vector<float> x, std::vector<int8_t>& codes) {
   RowCode code;
-  quantize_rows(1, x.data(), 1, x.size(), codes.data(), x.size(), &code);
+  quantize_rows(1, {x.data(), 1, x.size()}, x.data(), codes.data(), x.size(), &code);
   return code;
 }
 
@@ -82,17 +83,17 @@ TEST_CASE("rows that are rotated as they are quantised equal those rotated befor
       CAPTURE(block);
       CAPTURE(rows);
       const std::vector<float> x = random_row(rows * count, -1, 3);
-      std::vector<float> expected_x = x;
+      std::vector<float> expected_y = x;
       std::vector<int8_t> expected(rows * stride, 99);
       std::vector<RowCode> expected_means(rows);
-      scalar::quantize_rows(block, expected_x.data(), rows, count, expected.data(), stride,
-                            expected_means.data());
+      scalar::quantize_rows(block, {x.data(), rows, count}, expected_y.data(), expected.data(),
+                            stride, expected_means.data());
       for_each_target([&] {
         std::vector<float> y = x;
         std::vector<int8_t> codes(rows * stride, 99);
         std::vector<RowCode> means(rows);
-        quantize_rows(block, y.data(), rows, count, codes.data(), stride, means.data());
-        CHECK(y == expected_x);
+        quantize_rows(block, {x.data(), rows, count}, y.data(), codes.data(), stride, means.data());
+        CHECK(y == expected_y);
         CHECK(codes == expected);
         for (size_t r = 0; r < rows; ++r) {
           CHECK(means[r].scale == expected_means[r].scale);
@@ -122,8 +123,8 @@ TEST_CASE("activations' codes equal their twin's to the bit, whatever their widt
         const std::vector<float> x = random_row(count, low, magnitude);
         std::vector<int8_t> expected(count);
         RowCode expected_code;
-        std::vector<float> row = x;
-        scalar::quantize_rows(1, row.data(), 1, count, expected.data(), count, &expected_code);
+        scalar::quantize_rows(1, {x.data(), 1, count}, nullptr, expected.data(), count,
+                              &expected_code);
         for_each_target([&] {
           std::vector<int8_t> codes(count);
           const RowCode code = quantize_row(x, codes);
@@ -132,7 +133,7 @@ TEST_CASE("activations' codes equal their twin's to the bit, whatever their widt
           CHECK(codes == expected);
           std::vector<uint8_t> more(count);
           RowCode unsigned_code;
-          quantize_rows(1, row.data(), 1, count, more.data(), count, &unsigned_code);
+          quantize_rows(1, {x.data(), 1, count}, nullptr, more.data(), count, &unsigned_code);
           CHECK(unsigned_code.scale == code.scale);
           CHECK(unsigned_code.zero_point == code.zero_point + 128);
           size_t apart = 0;
@@ -170,6 +171,41 @@ TEST_CASE("activations with a NaN or an infinity anywhere have no finite scale")
       std::vector<int8_t> codes(x.size());
       for_each_target([&] { CHECK(std::isnan(quantize_row(x, codes).scale)); });
     }
+  }
+}
+
+TEST_CASE("and none where they are rotated, wherever in its block it is") {
+  for (const size_t block : {2, 8, 16, 32, 64, 128, 256}) {
+    for (const float bad : {NAN, INFINITY, -INFINITY}) {
+      for (size_t at = 0; at < 2 * block; ++at) {
+        std::vector<float> x = random_row(2 * block), y(x.size());
+        x[at] = bad;
+        std::vector<int8_t> codes(x.size());
+        for_each_target([&] {
+          RowCode code;
+          quantize_rows(block, {x.data(), 1, x.size()}, y.data(), codes.data(), x.size(), &code);
+          CHECK(std::isnan(code.scale));
+        });
+      }
+    }
+  }
+}
+
+TEST_CASE("a rotated row's codes mean its rotation") {
+  for (const size_t block : {2, 16, 128, 512}) {
+    const std::vector<float> x = random_row(3 * block);
+    std::vector<float> rotated = x;
+    scalar::hadamard(block, x.size(), rotated.data());
+    for_each_target([&] {
+      std::vector<float> y(x.size());
+      std::vector<int8_t> codes(x.size());
+      RowCode code;
+      quantize_rows(block, {x.data(), 1, x.size()}, y.data(), codes.data(), x.size(), &code);
+      for (size_t i = 0; i < x.size(); ++i) {
+        const double back = (codes[i] - code.zero_point) * double{code.scale};
+        CHECK(std::fabs(back - rotated[i]) <= code.scale * (1 + 255 * 4 * kRounding));
+      }
+    });
   }
 }
 

@@ -50,7 +50,10 @@ void check_linear(const Model& model, const Linear& linear, ThreadPool& pool, Fo
       for (const uint32_t column : weight.side_columns) turned[column] = 0;
       std::vector<int8_t> codes(inputs);
       RowCode code;
-      scalar::quantize_rows(weight.rotation, turned.data(), 1, inputs, codes.data(), inputs, &code);
+      std::vector<float> scratch_row(inputs);
+      scalar::quantize_rows(weight.rotation, {turned.data(), 1, inputs}, scratch_row.data(),
+                            codes.data(), inputs, &code);
+      scalar::hadamard(weight.rotation, inputs, turned.data());
       double distance = 0, length = 0;
       for (size_t i = 0; i < inputs; ++i) {
         const double back = (codes[i] - code.zero_point) * double{code.scale};
