@@ -239,6 +239,11 @@ Result<std::vector<StoredTensor>> write_weights(const recipe::Model& model,
     stored.push_back(std::move(one));
   }
   if (linear_weights > 0) report.linear_bits = linear_bits / linear_weights;
+  if (options.bits && report.linear_bits < 0.95 * *options.bits) {
+    report.notices.push_back(
+        std::format("--weights auto:{}: beyond {:.2f} bits a weight none is gained", *options.bits,
+                    report.linear_bits));
+  }
   return stored;
 }
 
@@ -406,6 +411,13 @@ Result<ConvertReport> convert(const ConvertOptions& options, ThreadPool& threads
   VOLVELLE_RETURN_IF_ERROR(spare_source(options.output, opened.path));
   VOLVELLE_ASSIGN_OR_RETURN(recipe::Model model, describe(*opened.family, opened.checkpoint));
   VOLVELLE_RETURN_IF_ERROR(read_sentence_modules(opened.path, model));
+  if (options.will_read && !opened.tokenizer) {
+    return fail("{}: there is no tokenizer to read the text of --report with; leave --report out",
+                options.source);
+  }
+  if (options.will_read && model.encoder) {
+    return fail("{}: --report knows no decoders behind an encoder; leave it out", options.source);
+  }
   gather_groups(opened.checkpoint.source(), model);
   VOLVELLE_ASSIGN_OR_RETURN(const std::optional<uint64_t> reach,
                             apply_scaling(options.scaling, model, report));
@@ -423,9 +435,6 @@ Result<ConvertReport> convert(const ConvertOptions& options, ThreadPool& threads
   report.head = !model.encodes;
   report.tied = model.head.weight == model.embedding;
   report.layers = describe_layers(model);
-  if (!report.tied && !model.encodes && options.weights == WeightType::kQ4) {
-    report.notices.push_back("the head is no copy of the embedding; it is stored as q8");
-  }
 
   std::unique_ptr<Calibration> calibration;
   if (options.rounds_to_q4() && !options.calibration.empty()) {
@@ -436,6 +445,10 @@ Result<ConvertReport> convert(const ConvertOptions& options, ThreadPool& threads
   VOLVELLE_ASSIGN_OR_RETURN(std::vector<StoredTensor> tensors,
                             write_weights(model, opened.checkpoint.source(), options,
                                           calibration.get(), threads, writer, report));
+  if (!report.tied && report.head && options.weights == WeightType::kQ4 &&
+      tensors[static_cast<size_t>(model.head.weight)].storage.type == file::TensorType::q8) {
+    report.notices.push_back("the head is no copy of the embedding; it is stored as q8");
+  }
   VOLVELLE_RETURN_IF_ERROR(write_sinusoids(context, model, tensors, writer, report));
   VOLVELLE_ASSIGN_OR_RETURN(const std::vector<StoredDials> dials,
                             write_dials(model, context, writer, report));

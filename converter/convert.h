@@ -38,6 +38,7 @@ struct ConvertOptions {
   bool keep_grid = true;         // q4: weights that lie on a four-bit grid stay on it
   std::string calibration = {};  // q4: a text that the model reads first; empty: none
   std::vector<std::string> ignored_keys;
+  bool will_read = false;  // a text, with the model: refuse what cannot before anything is done
 
   bool rounds_to_q4() const;  // any linear
 

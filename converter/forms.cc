@@ -277,7 +277,8 @@ Result<void> mix(const recipe::Model& model, const ConvertOptions& options,
   }
   const double wanted = *options.bits * weights;
   if (used > wanted) {
-    return fail("--weights auto:{}: {} come to {:.2f} bits a weight", *options.bits,
+    return fail("--weights auto:{}: {} come to {:.2f} bits a weight; ask for as many",
+                *options.bits,
                 options.keep.empty() ? "four bits and their scales"
                                      : "what --keep asks for, and four bits of all others,",
                 used / weights);

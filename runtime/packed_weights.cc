@@ -229,12 +229,14 @@ PackedWeights::Packing PackedWeights::measure(TensorType type, size_t inputs, si
 // Rows are packed in tiles of a power of two of them, at most 128.
 PackedWeights::Packing PackedWeights::packing_of(TensorType type, size_t inputs, size_t outputs) {
   constexpr size_t kLargestTile = 128;
-  const size_t rows = std::min(outputs, kLargestTile + 1);
-  const auto [place, is_new] = packings_.try_emplace({type, inputs, rows});
-  if (is_new) place->second = measure(type, inputs, rows);
-  const Packing some = place->second;
-  if (outputs <= kLargestTile) return some;
-  const Packing whole = packing_of(type, inputs, kLargestTile);
+  const auto measured = [&](size_t rows) -> const Packing& {
+    const auto [place, is_new] = packings_.try_emplace({type, inputs, rows});
+    if (is_new) place->second = measure(type, inputs, rows);
+    return place->second;
+  };
+  const Packing& some = measured(std::min(outputs, kLargestTile + 1));
+  if (outputs <= kLargestTile) return {align(some.bytes), some.checksum};
+  const Packing& whole = measured(kLargestTile);
   const size_t row = whole.bytes / kLargestTile;
   if (row == 0 || some.bytes <= whole.bytes) return {};
   const size_t tile = std::bit_floor((some.bytes - whole.bytes) / row);
@@ -380,8 +382,10 @@ size_t PackedWeights::look_up() {
   return segments_.size() - 1;
 }
 
-// Zeroed and aligned; null when memory is short, which XNNPACK reports.
+// Zeroed and aligned; null when memory is short, which XNNPACK reports. Its own unit of memory
+// differs between processors.
 std::byte* PackedWeights::reserve(size_t bytes) {
+  bytes = align(bytes);
   bytes_ += bytes;
   if (present_ == nullptr) return reserve_memory(bytes);
   if (bytes != present_->bytes) writable_ = false;  // then no key is to be trusted
@@ -411,6 +415,7 @@ std::byte* PackedWeights::reserve_memory(size_t bytes) {
 
 // The number of the segment that `packed`, which `reserve` gave, becomes.
 size_t PackedWeights::insert(std::byte* packed, size_t bytes) {
+  bytes = align(bytes);
   Segment segment{.memory = packed};
   if (present_ != nullptr && packed == packing_.bytes().data()) {
     const std::span<const std::byte> all(packed, bytes);

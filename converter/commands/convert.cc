@@ -150,9 +150,6 @@ Result<void> report_cost(const Options& options, const std::string& text, Thread
     if (!options.json) print_vectors(report);
     return {};
   }
-  if (model->encoder() != nullptr) {
-    return fail("{}: --report knows no decoders behind an encoder", options.convert.output);
-  }
   // The program's own text is short.
   const size_t window = options.report_text.empty() ? 128 : 512;
   VOLVELLE_ASSIGN_OR_RETURN(const PredictionReport report,
@@ -160,6 +157,7 @@ Result<void> report_cost(const Options& options, const std::string& text, Thread
                                      .reference = reference,
                                      .text = text,
                                      .text_name = name,
+                                     .if_short = "give a longer text",
                                      .lengths = {std::min(window, model->decoder().context)},
                                      .cache = CacheType::kF32,
                                      .linears = true},
@@ -180,7 +178,9 @@ Result<> run(Options& options) {
   std::string text(report_text());  // read before hours are spent
   if (!options.report_text.empty()) {
     VOLVELLE_ASSIGN_OR_RETURN(text, read_text(options.report_text));
+    if (text.empty()) return fail("{}: is empty; give a text to measure on", options.report_text);
   }
+  options.convert.will_read = options.report || !options.report_text.empty();
   if (options.calibrate.empty()) {
     options.convert.calibration = calibration_text();
   } else if (options.calibrate != "none") {
@@ -308,6 +308,9 @@ void add_convert_command(Program& program) {
       .add_option("--calibrate", options->calibrate,
                   "q4: a text of the kind that the model is for, which tells how weights are best "
                   "rounded, or none (default: a short English one of the program's own)")
+      ->check([](const std::string& path) {
+        return path.empty() ? "--calibrate names no file; give one, or none" : "";
+      })
       ->type_name("FILE|none");
   command.add_flag_callback(
       "--no-keep-grid", [options] { options->convert.keep_grid = false; },

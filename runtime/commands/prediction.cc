@@ -312,9 +312,8 @@ Result<PredictionReport> predict(const PredictionOptions& options, ThreadPool& p
   if (lengths.empty()) lengths.push_back(std::min(kDefaultLength, model.decoder().context));
   const size_t longest = *std::ranges::max_element(lengths);
   if (tokens.size() < longest) {
-    return fail(
-        "{}: it has {} tokens, fewer than a window of {}; give a longer text or shorter --lengths",
-        options.text_name, tokens.size(), longest);
+    return fail("{}: it has {} tokens, fewer than a window of {}; {}", options.text_name,
+                tokens.size(), longest, options.if_short);
   }
   const SessionOptions session_options{.cache = options.cache,
                                        .context = std::max(longest, options.context)};

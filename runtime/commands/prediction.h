@@ -23,7 +23,8 @@ struct PredictionOptions {
   std::shared_ptr<const Model> model;
   std::shared_ptr<const Model> reference;  // of the same checkpoint; null: none
   std::string text;
-  std::string text_name;             // for errors
+  std::string text_name;  // for errors, and what to do if it is too short:
+  std::string if_short = "give a longer text or shorter --lengths";
   std::vector<size_t> lengths;       // of windows, in tokens; empty: 512, or what the model reaches
   CacheType cache = CacheType::kQ8;  // of the model; the reference's is float
   size_t context = 0;                // of the sessions, at least

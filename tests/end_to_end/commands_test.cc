@@ -801,6 +801,33 @@ TEST_CASE("a text that is too short, too long or to be overwritten does not cali
   check_refused(run_program({"convert", models().folder / "checkpoint", "-o", made, "--force",
                              "--report-text", folder / "missing.txt"}),
                 1, "missing.txt");
+  check_refused(convert("", made), 2, "--calibrate names no file");
+}
+
+TEST_CASE("a report that cannot be made is refused before anything is converted") {
+  const TemporaryFolder folder;
+  const std::string made = folder / "made.vvl", checkpoint = models().folder / "checkpoint";
+  check_refused(run_program({"convert", checkpoint, "-o", made, "--no-tokenizer", "--report"}), 1,
+                "leave --report out");
+  const std::string empty = folder.write("empty.txt", "");
+  check_refused(run_program({"convert", checkpoint, "-o", made, "--report-text", empty}), 1,
+                "is empty");
+  CHECK(!std::filesystem::exists(made));
+}
+
+TEST_CASE("convert says how a head of its own is stored, and that more bits would gain nothing") {
+  const TemporaryFolder folder;
+  const auto told = [&](const std::vector<std::string>& options) {
+    std::vector<std::string> arguments = {"convert", "tests/goldens/mistral_no_window", "-o",
+                                          folder / "made.vvl", "--force"};
+    arguments.insert(arguments.end(), options.begin(), options.end());
+    return run_program(arguments).err;
+  };
+  CHECK(told({}).contains("the head is no copy of the embedding; it is stored as q8"));
+  CHECK(!told({"--keep", "*head*=q4"}).contains("it is stored as q8"));
+  CHECK(!told({"--weights", "q8"}).contains("it is stored as q8"));
+  CHECK(told({"--weights", "auto:30"}).contains("none is gained"));
+  CHECK(!told({"--weights", "auto:6"}).contains("none is gained"));
 }
 
 TEST_CASE("a calibrated conversion is the same to the byte for any number of threads") {

@@ -57,8 +57,10 @@ TEST_CASE("the file's name follows the model's") {
 }
 
 TEST_CASE("a model computes the same to the bit from packed weights in a file") {
-  for (const char* golden : {"llama_grouped_heads", "llama_wide_heads_biases", "bloom"}) {
-    for (const char* weights : {"q8", "q4"}) {
+  // Widths that are whole units of memory, and others.
+  for (const std::string golden :
+       {"llama_grouped_heads", "llama_wide_heads_biases", "llama_odd_widths", "bloom"}) {
+    for (const std::string weights : {"q8", "q4"}) {
       CAPTURE(golden);
       CAPTURE(weights);
       const Written model(golden, weights);
