@@ -155,6 +155,7 @@ Result<std::unique_ptr<Encoder>> Encoder::open(std::shared_ptr<const Model> mode
   }
   VOLVELLE_RETURN_IF_ERROR(state->reserve());
   state->blocks->linear_scratch().observe(observer);
+  state->blocks->linear_scratch().make_rows_alike();
   if (!state->packed.found()) VOLVELLE_RETURN_IF_ERROR(model->verify_contents(*stack.embedding));
   VOLVELLE_RETURN_IF_ERROR(state->packed.finish());
   return std::unique_ptr<Encoder>(new Encoder(std::move(state)));

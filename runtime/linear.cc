@@ -4,6 +4,7 @@
 #include <limits>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "kernels/int4_product.h"
 #include "kernels/int8_product.h"
@@ -140,6 +141,9 @@ void LinearOperator::add_thin_products(size_t rows, float* y, const LinearScratc
 
 Result<void> LinearOperator::run_operator(const float* x, size_t rows, float* y,
                                           const LinearScratch& scratch, const ThreadPool& pool) {
+  if (type_ == TensorType::kF32 && rows == 1 && scratch.makes_rows_alike()) {
+    return run_pair(x, y, scratch, pool);
+  }
   if (rows != rows_ || x != x_ || y != y_)
     VOLVELLE_RETURN_IF_ERROR(prepare(x, rows, y, scratch, pool));
   if (type_ != TensorType::kF32) {
@@ -150,6 +154,18 @@ Result<void> LinearOperator::run_operator(const float* x, size_t rows, float* y,
   const xnn_status status = xnn_run_operator(operator_.get(), pool.native());
   if (status == xnn_status_success) return {};
   return fail("XNNPACK cannot multiply {} rows: {}", rows, describe(status));
+}
+
+Result<void> LinearOperator::run_pair(const float* x, float* y, const LinearScratch& scratch,
+                                      const ThreadPool& pool) {
+  const size_t outputs = weight_->rows;
+  std::vector<float> twice(2 * inputs_ + XNN_EXTRA_BYTES / sizeof(float)), both(2 * outputs);
+  std::copy_n(x, inputs_, twice.data());
+  std::copy_n(x, inputs_, twice.data() + inputs_);
+  VOLVELLE_RETURN_IF_ERROR(run_operator(twice.data(), 2, both.data(), scratch, pool));
+  rows_ = 0;  // what it is set up for goes
+  std::copy_n(both.data(), outputs, y);
+  return {};
 }
 
 Result<void> LinearOperator::multiply(const float* x, size_t rows, float* y,

@@ -66,6 +66,10 @@ class LinearScratch {
   // Null: none. Outlives the scratch.
   void observe(LinearObserver* observer) { observer_ = observer; }
   LinearObserver* observer() const { return observer_; }
+  // With them, a row's float outputs are the same to the bit alone and among others. XNNPACK has
+  // kernels for a single row that sum in another order, on Cortex-A72 for example.
+  void make_rows_alike() { alike_ = true; }
+  bool makes_rows_alike() const { return alike_; }
 
   float* rows() const { return rows_.as<float>().data(); }
   float* rows_of(size_t thread) const { return rows() + thread * floats_of_thread_; }
@@ -87,6 +91,7 @@ class LinearScratch {
   AlignedBuffer codes_, params_;
   AlignedBuffer starts_;  // [rows, blocks], of four-bit products of our own
   LinearObserver* observer_ = nullptr;
+  bool alike_ = false;
 };
 
 class LinearOperator {
@@ -154,6 +159,9 @@ class LinearOperator {
                          const ThreadPool& pool) const;
   Result<void> run_operator(const float* x, size_t rows, float* y, const LinearScratch& scratch,
                             const ThreadPool& pool);
+  // Of one row, twice.
+  Result<void> run_pair(const float* x, float* y, const LinearScratch& scratch,
+                        const ThreadPool& pool);
   Result<void> prepare(const float* x, size_t rows, float* y, const LinearScratch& scratch,
                        const ThreadPool& pool);
 

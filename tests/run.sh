@@ -6,7 +6,8 @@
 #   tests/run.sh [SUITE...]              only these suites (platforms, kernels, …: folders of tests/), in both builds
 #   tests/run.sh --arm64 [SUITE...]      cross-built (build-arm64/), on emulated processors, each with other instructions:
 #                                        Cortex-A72, Cortex-A76 (dot product) and Neoverse-N2 (SVE2, i8mm, bf16)
-#   tests/run.sh --arm64 --quick         the part of that which takes minutes: kernels and runtime, briefly, and a golden of each scheme
+#   tests/run.sh --arm64 --quick         the part of that which takes minutes: kernels and runtime, briefly, and a golden of
+#                                        each scheme
 #
 # --keep-tokens before the suites keeps the quick start's sample and what it says in build/, for --arm64 to compare with.
 set -euo pipefail

@@ -147,12 +147,17 @@ TEST_CASE("a sentence's outputs are the same to the bit alone and among 63 other
     const std::vector<Sentence> own = sentences_of(record);
     std::vector<Sentence> many;
     for (size_t i = 0; i < 64; ++i) many.push_back(own[i % own.size()]);
-    const auto together = run(model, nullptr, many, 64 * longest(own));
-    for (size_t i = 0; i < own.size(); ++i) {
-      CAPTURE(i);
-      const auto alone = run(model, nullptr, std::span(own).subspan(i, 1), longest(own));
-      for (size_t copy = i; copy < many.size(); copy += own.size()) {
-        CHECK(together[copy] == alone[0]);
+    std::vector<const Task*> tasks = {nullptr};  // its hidden states, and what is made of them
+    if (const Task* head = head_of(*model)) tasks.push_back(head);
+    for (const Task* task : tasks) {
+      CAPTURE(task);
+      const auto together = run(model, task, many, 64 * longest(own));
+      for (size_t i = 0; i < own.size(); ++i) {
+        CAPTURE(i);
+        const auto alone = run(model, task, std::span(own).subspan(i, 1), longest(own));
+        for (size_t copy = i; copy < many.size(); copy += own.size()) {
+          CHECK(together[copy] == alone[0]);
+        }
       }
     }
   }
