@@ -67,11 +67,11 @@ estimate() {  # NAME OBJECT FUNCTION WORK ELEMENTS_PER_WORK
 status=0
 printf '%-26s %-12s %9s %9s %8s\n' "cycles an element" core loop ports quotient
 cores="neoverse-n1 cortex-a76 cortex-a72"
-attend=N_DOT_PRODUCT::Attending\<signed\ char\>::run_rows
-estimate "q.k int8, 1 row" attention_dot_product "$attend<1ul>" '^sdot' 16
-estimate "q.k int8, 4 rows" attention_dot_product "$attend<4ul>" '^sdot' 16
-estimate "p.v int8, 1 row" attention_dot_product "$attend<1ul>" '^udot' 16
-estimate "p.v int8, 4 rows" attention_dot_product "$attend<4ul>" '^udot' 16
+attend=N_DOT_PRODUCT::Attending\<signed\ char\>::run
+estimate "q.k int8, 2 rows" attention_dot_product "$attend(" '^sdot' 16
+estimate "q.k int8, 4 rows" attention_dot_product "${attend}_rows<4ul>" '^sdot' 16
+estimate "p.v int8, 2 rows" attention_dot_product "$attend(" '^udot' 16
+estimate "p.v int8, 4 rows" attention_dot_product "${attend}_rows<4ul>" '^udot' 16
 cores=cortex-a72  # the others have it
 estimate "q.k int8, no dot product" attention "N_NEON_WITHOUT_AES::Attending<signed char>::run_rows<4ul>" '^sadalp' 16
 estimate "p.v int8, no dot product" attention "N_NEON_WITHOUT_AES::Attending<signed char>::run_rows<4ul>" '^umull2' 16
@@ -79,6 +79,6 @@ cores="neoverse-n1 cortex-a76 cortex-a72"
 estimate "rotate" rotary "N_NEON_WITHOUT_AES::rotate(" '^st[rp] q' 4
 estimate "RMS norm, squares" norm "N_NEON_WITHOUT_AES::rms_norm(" '^fmla' 4
 estimate "RMS norm, scaling" norm "N_NEON_WITHOUT_AES::rms_norm(" '^st[rp] q' 4
-estimate "quantise, greatest" quantize "N_NEON_WITHOUT_AES::quantize_activations(" '^fmax' 4
-estimate "quantise, codes" quantize "N_NEON_WITHOUT_AES::quantize_activations(" '^fadd' 4
+estimate "quantise, rotating" quantize "N_NEON_WITHOUT_AES::transform_and_measure(" '^fmax' 4
+estimate "quantise, codes" quantize "N_NEON_WITHOUT_AES::quantize_unsigned(" '^fadd' 4
 exit $status
