@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 #include <utility>
+#include <vector>
 
 #include "kernels/activation.h"
 #include "platforms/memory.h"
@@ -44,17 +45,16 @@ void pool_rows(Pooling pooling, const float* x, size_t rows, size_t width, float
     case Pooling::kMean:
     case Pooling::kRootMean:
     case Pooling::kWeightedMean: {
-      const bool weighted = pooling == Pooling::kWeightedMean;
       double total = 0;
-      for (size_t row = 0; row < rows; ++row) total += weighted ? static_cast<double>(row + 1) : 1;
-      if (pooling == Pooling::kRootMean) total = std::sqrt(total);
-      for (size_t i = 0; i < width; ++i) {
-        double sum = 0;
-        for (size_t row = 0; row < rows; ++row) {
-          sum += (weighted ? static_cast<double>(row + 1) : 1) * x[row * width + i];
-        }
-        y[i] = static_cast<float>(sum / total);
+      std::vector<double> sums(width);
+      for (size_t row = 0; row < rows; ++row) {
+        const double weight =
+            pooling == Pooling::kWeightedMean ? static_cast<double>(row + 1) : 1.0;
+        for (size_t i = 0; i < width; ++i) sums[i] += weight * x[row * width + i];
+        total += weight;
       }
+      if (pooling == Pooling::kRootMean) total = std::sqrt(total);
+      for (size_t i = 0; i < width; ++i) y[i] = static_cast<float>(sums[i] / total);
       return;
     }
   }
@@ -199,14 +199,14 @@ Result<std::span<const float>> Encoder::State::run_task(float* x, size_t tokens)
   size_t count = tokens, columns = width;
   if (task->pooling != Pooling::kNone) {
     columns = task->pooled(width);
-    for (size_t s = 0; s < sequences.size(); ++s) {
+    pool.parallel_for(sequences.size(), [&](size_t s, size_t) {
       const float* const states = x + sequences[s].first * width;
       float* pooled = rows[0] + s * columns;
       pool_rows(task->pooling, states, sequences[s].tokens, width, pooled);
       for (const Pooling further : task->further_poolings) {
         pool_rows(further, states, sequences[s].tokens, width, pooled += width);
       }
-    }
+    });
     from = rows[0];
     count = sequences.size();
   }

@@ -190,16 +190,14 @@ Result<void> StackOperator::embed(const Input& input) {
   float* const rows = stack.embedding_projection ? embedded_ : x_;
   for_rows(*pool_, tokens, [&](size_t first, size_t count, size_t) {
     for (size_t t = first; t < first + count; ++t) {
-      read_row(*stack.embedding, input.tokens[t], rows + t * columns);
+      float* const row = rows + t * columns;
+      read_row(*stack.embedding, input.tokens[t], row);
+      if (stack.embedding_scale != 1) multiply(stack.embedding_scale, columns, row);
+      if (stack.token_types == nullptr) continue;
+      const size_t type = input.types.empty() ? 0 : input.types[t];
+      add(stack.token_types->f32() + type * columns, columns, row);
     }
   });
-  if (stack.embedding_scale != 1) multiply(stack.embedding_scale, tokens * columns, rows);
-  if (stack.token_types != nullptr) {
-    for (size_t t = 0; t < tokens; ++t) {
-      const size_t type = input.types.empty() ? 0 : input.types[t];
-      add(stack.token_types->f32() + type * columns, columns, rows + t * columns);
-    }
-  }
   const auto project = [&] {
     return embedding_projection_.run(rows, tokens, x_, workspace_.linear, *pool_);
   };
