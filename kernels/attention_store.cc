@@ -80,10 +80,11 @@ template <bool are_keys>
 HWY_INLINE void store_coded(size_t head_dim, size_t block, size_t slot, size_t count,
                             const float* rows, size_t stride, void* head, float* scales) {
   const size_t elements = cache_row_elements(head_dim);
-  alignas(64) float some_rows[4 * kMaxHeadDim];
-  alignas(64) int8_t codes[4 * kMaxHeadDim];
+  alignas(64) float some_rows[kMaxHeadDim];
+  alignas(64) int8_t codes[kMaxHeadDim];
+  const bool fours = 4 * elements <= kMaxHeadDim;
   for (size_t end = slot + count, some = 0; slot < end; slot += some) {
-    some = slot % 4 == 0 && end - slot >= 4 ? 4 : 1;
+    some = fours && slot % 4 == 0 && end - slot >= 4 ? 4 : 1;
     for (size_t r = 0; r < some; ++r, rows += stride) {
       float* const row = some_rows + r * elements;
       std::copy(rows, rows + head_dim, row);

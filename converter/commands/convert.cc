@@ -178,7 +178,9 @@ Result<> run(Options& options) {
   std::string text(report_text());  // read before hours are spent
   if (!options.report_text.empty()) {
     VOLVELLE_ASSIGN_OR_RETURN(text, read_text(options.report_text));
-    if (text.empty()) return fail("{}: is empty; give a text to measure on", options.report_text);
+    if (text.find_first_not_of(" \t\r\n") == std::string::npos) {
+      return fail("{}: is empty; give a text to measure on", options.report_text);
+    }
   }
   options.convert.will_read = options.report || !options.report_text.empty();
   if (options.calibrate.empty()) {
@@ -304,13 +306,14 @@ void add_convert_command(Program& program) {
   command.add_flag_callback(
       "--no-tokenizer", [options] { options->convert.tokenizer = false; },
       "Leave the tokenizer out");
+  const auto names_a_file = [](const std::string& path) {
+    return path.empty() ? "names no file" : "";
+  };
   command
       .add_option("--calibrate", options->calibrate,
                   "q4: a text of the kind that the model is for, which tells how weights are best "
                   "rounded, or none (default: a short English one of the program's own)")
-      ->check([](const std::string& path) {
-        return path.empty() ? "--calibrate names no file; give one, or none" : "";
-      })
+      ->check(names_a_file)
       ->type_name("FILE|none");
   command.add_flag_callback(
       "--no-keep-grid", [options] { options->convert.keep_grid = false; },
@@ -319,6 +322,7 @@ void add_convert_command(Program& program) {
                    "Measure what the weights' form costs against the float model, in all and of "
                    "each linear, on a short text that never calibrates");
   command.add_option("--report-text", options->report_text, "The same, on a text of your own")
+      ->check(names_a_file)
       ->type_name("FILE");
   command.add_flag("--force", options->convert.force, "Replace the output if it exists");
   command.add_flag("--json", options->json, "Print the report as JSON");

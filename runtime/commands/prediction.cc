@@ -435,7 +435,7 @@ Result<VectorReport> compare_vectors(const std::shared_ptr<const Model>& model,
     tokens.resize(std::min({tokens.size(), kMostTokens, model->encoder()->position_limit}));
     sentences.push_back({std::move(tokens), {}});
   }
-  if (sentences.empty()) return fail("the text has no sentences");
+  if (sentences.empty()) return fail("the text has no sentences; give another");
   // The mean of what comes out for each sentence.
   const auto vectors_of = [&](const std::shared_ptr<const Model>& from,
                               LinearObserver* observer) -> Result<std::vector<std::vector<float>>> {

@@ -801,7 +801,7 @@ TEST_CASE("a text that is too short, too long or to be overwritten does not cali
   check_refused(run_program({"convert", models().folder / "checkpoint", "-o", made, "--force",
                              "--report-text", folder / "missing.txt"}),
                 1, "missing.txt");
-  check_refused(convert("", made), 2, "--calibrate names no file");
+  check_refused(convert("", made), 2, "names no file");
 }
 
 TEST_CASE("a report that cannot be made is refused before anything is converted") {
@@ -809,9 +809,13 @@ TEST_CASE("a report that cannot be made is refused before anything is converted"
   const std::string made = folder / "made.vvl", checkpoint = models().folder / "checkpoint";
   check_refused(run_program({"convert", checkpoint, "-o", made, "--no-tokenizer", "--report"}), 1,
                 "leave --report out");
-  const std::string empty = folder.write("empty.txt", "");
-  check_refused(run_program({"convert", checkpoint, "-o", made, "--report-text", empty}), 1,
-                "is empty");
+  for (const std::string blank : {"", " \n\n"}) {
+    const std::string text = folder.write("blank.txt", blank);
+    check_refused(run_program({"convert", checkpoint, "-o", made, "--report-text", text}), 1,
+                  "is empty");
+  }
+  check_refused(run_program({"convert", checkpoint, "-o", made, "--report-text", ""}), 2,
+                "names no file");
   CHECK(!std::filesystem::exists(made));
 }
 

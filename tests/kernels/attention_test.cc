@@ -248,6 +248,11 @@ TEST_CASE("attention equals its twin over several tiles, at every length around 
   }
 }
 
+TEST_CASE("attention of heads that are too wide to be stored four at once equals its twin") {
+  const Session session(shape_of(1, 1, kMaxHeadDim / 4 + 16), 0, 9);
+  for (const CacheType type : kTypes) check_equals_twin(session, type, 9, 8, false);
+}
+
 TEST_CASE("attention of a group of 71 heads equals its twin") {
   const Session session(shape_of(71, 1, 64), 5, 12);
   for (const CacheType type : kTypes) check_equals_twin(session, type, 12, 8, false);
