@@ -55,7 +55,7 @@ if(VOLVELLE_TESTS)
 endif()
 if(missing)
   list(JOIN missing " " packages)
-  message(FATAL_ERROR "Packages are missing: run platforms/debian/packages.sh, or "
+  message(FATAL_ERROR "Packages are missing: run platforms/debian/packages.sh build tests, or "
     "apt-get install ${packages}, or configure with -DVOLVELLE_FETCH=ON to build pinned sources.")
 endif()
 

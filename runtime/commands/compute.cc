@@ -102,9 +102,10 @@ Result<ThreadPool> make_pool(const ComputeOptions& options) {
     threads = options.cpus.size();
   }
   const size_t cores = options.cpus.empty() ? usable_cpus().size() : options.cpus.size();
-  if (threads > cores) {
-    print_notice("{} threads share {} core{}, which is much slower than as many threads as cores",
-                 threads, cores, cores == 1 ? "" : "s");
+  if (threads > cores) {  // which would wait for each other at every step
+    print_notice("{} threads are more than the {} core{} that may be used; {} {} taken", threads,
+                 cores, cores == 1 ? "" : "s", cores, cores == 1 ? "is" : "are");
+    threads = cores;
   }
   return ThreadPool::make(std::min(threads, kMaxThreads), options.cpus);
 }

@@ -469,6 +469,10 @@ ordered_json describe(const Model& model, bool verified) {
 
 // What a session would hold, and what the machine has left.
 Result<ordered_json> describe_memory(const Model& model, const ComputeOptions& compute) {
+  if (!model.generates()) {
+    return fail("{}: is an encoder; --memory plans sessions, of models that make text",
+                model.path());
+  }
   VOLVELLE_ASSIGN_OR_RETURN(ThreadPool pool, make_pool(compute));
   VOLVELLE_ASSIGN_OR_RETURN(
       const MemoryPlan plan,

@@ -57,6 +57,10 @@ CLI::App& Program::add_command(const CommandText& text, Action action) {
   return *command;
 }
 
+void Program::add_absent_command(const std::string& name, std::string sentence) {
+  absent_.emplace(name, std::move(sentence));
+}
+
 void Program::add_tokenizer_source(std::string form,
                                    std::function<bool(const std::string&)> accepts,
                                    TokenizerOpener open) {
@@ -82,6 +86,16 @@ std::string Program::tokenizer_sources() const {
   return text;
 }
 
+// What is to be said to whom asks for a command that there is not.
+std::string Program::missing_command(const std::string& name) const {
+  if (const auto reason = absent_.find(name); reason != absent_.end()) return reason->second;
+  std::string names;
+  for (const CLI::App* command : app_.get_subcommands({})) {
+    names += (names.empty() ? "" : ", ") + command->get_name();
+  }
+  return std::format("there is no command {}; there are {} (see volvelle --help)", name, names);
+}
+
 int Program::run(int argc, const char* const* argv) {
   end_quietly_on_broken_pipe();
   ignore_file_size_limits();
@@ -98,6 +112,10 @@ int Program::run(int argc, const char* const* argv) {
     return app_.exit(success);
   } catch (const CLI::ParseError& error) {
     const CLI::App* command = &app_;
+    if (app_.get_subcommands().empty() && argc > 1 && argv[1][0] != '-') {
+      print_notice(missing_command(argv[1]));
+      return kWrongUsage;
+    }
     std::string name = "volvelle";
     for (auto chosen = command->get_subcommands(); !chosen.empty();
          chosen = command->get_subcommands()) {

@@ -15,6 +15,7 @@
 #include <cstdio>
 #include <format>
 #include <functional>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -51,6 +52,9 @@ class Program {
   // groups; an option's callback may throw CLI::ValidationError.
   CLI::App& add_command(const CommandText& text, Action action);
 
+  // What to say to whom asks for `name`, a command that another build of the program has.
+  void add_absent_command(const std::string& name, std::string sentence);
+
   // Adds a kind of source that tokenizers can be read from. `form` is a word for people ("a .gguf
   // file"); `accepts` tells by the path's name or kind whether `open` is to be asked. Later
   // additions are asked first.
@@ -73,7 +77,10 @@ class Program {
     TokenizerOpener open;
   };
 
+  std::string missing_command(const std::string& name) const;
+
   CLI::App app_;
+  std::map<std::string, std::string> absent_;
   std::vector<TokenizerSource> tokenizer_sources_;
   Action chosen_;
 };

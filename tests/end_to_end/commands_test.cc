@@ -180,6 +180,7 @@ TEST_CASE("help and version are results") {
 
 TEST_CASE("wrong usage is status 2 and one sentence that points to the help") {
   check_refused(run_program({"walk"}), 2, "volvelle --help");
+  check_refused(run_program({"walk", "m.vvl", "-n", "4"}), 2, "there is no command walk");
   check_refused(run_program({"run"}), 2, "volvelle run --help");
   check_refused(run_program({"run", "m.vvl"}), 2, "volvelle run --help");
   check_refused(run_program({"run", "m.vvl", "-p", "a", "--tokens", "1"}), 2,
@@ -331,6 +332,17 @@ TEST_CASE("run --ids writes the reference's greedy ids on one line, in any chunk
   };
   CHECK(from("@" + file) == from(tokens));
   CHECK(from("@-") == from(tokens));
+}
+
+TEST_CASE("no more threads are taken than there are cores, which is told") {
+  const auto run = [](const char* threads) {
+    return run_program(
+        {"run", models().plain, "--tokens", "1,2,3", "--ids", "-n", "8", "-t", threads});
+  };
+  const Ran many = run("1000");
+  CHECK(many.status == 0);
+  CHECK(many.err.contains("1000 threads are more than the "));
+  CHECK(many.out == run("1").out);
 }
 
 TEST_CASE("a model without a tokenizer takes ids, and says so when text is wanted") {
