@@ -4,8 +4,8 @@
 #include <limits>
 #include <string_view>
 #include <utility>
-#include <vector>
 
+#include "kernels/dot_product.h"
 #include "kernels/int4_product.h"
 #include "kernels/int8_product.h"
 #include "kernels/quantize.h"
@@ -14,6 +14,7 @@
 namespace volvelle {
 Result<LinearScratch> LinearScratch::make(size_t rows, size_t columns, size_t threads) {
   LinearScratch scratch;
+  rows = std::max<size_t>(rows, 2);  // see run_pair
   scratch.floats_of_thread_ = std::max(columns, kFloatsAtHand);
   // XNNPACK may read a little past the rows it is given.
   const size_t floats = std::max(rows * columns, threads * scratch.floats_of_thread_) +
@@ -54,6 +55,8 @@ Result<LinearOperator> LinearOperator::make(const Model& model, const Linear& li
   result.operator_ = std::move(made.xnn);
   result.packed_ = &packed;
   result.panels_ = made.panels;
+  // Now, since nothing is allocated while a session decodes.
+  if (weight.type != TensorType::kF32 && takes_dot_product()) result.both_.resize(2 * weight.rows);
   return result;
 }
 
@@ -141,9 +144,10 @@ void LinearOperator::add_thin_products(size_t rows, float* y, const LinearScratc
 
 Result<void> LinearOperator::run_operator(const float* x, size_t rows, float* y,
                                           const LinearScratch& scratch, const ThreadPool& pool) {
-  if (type_ == TensorType::kF32 && rows == 1 && scratch.makes_rows_alike()) {
-    return run_pair(x, y, scratch, pool);
-  }
+  // Its kernels for a single row may round otherwise than those for several: floats' on Cortex-A72
+  // for example, and those with the dot product, where two rows read the weights as fast.
+  const bool alike = type_ == TensorType::kF32 ? scratch.makes_rows_alike() : takes_dot_product();
+  if (rows == 1 && alike) return run_pair(x, y, scratch, pool);
   if (rows != rows_ || x != x_ || y != y_)
     VOLVELLE_RETURN_IF_ERROR(prepare(x, rows, y, scratch, pool));
   if (type_ != TensorType::kF32) {
@@ -159,12 +163,18 @@ Result<void> LinearOperator::run_operator(const float* x, size_t rows, float* y,
 Result<void> LinearOperator::run_pair(const float* x, float* y, const LinearScratch& scratch,
                                       const ThreadPool& pool) {
   const size_t outputs = weight_->rows;
-  std::vector<float> twice(2 * inputs_ + XNN_EXTRA_BYTES / sizeof(float)), both(2 * outputs);
-  std::copy_n(x, inputs_, twice.data());
-  std::copy_n(x, inputs_, twice.data() + inputs_);
-  VOLVELLE_RETURN_IF_ERROR(run_operator(twice.data(), 2, both.data(), scratch, pool));
-  rows_ = 0;  // what it is set up for goes
-  std::copy_n(both.data(), outputs, y);
+  both_.resize(2 * outputs);
+  if (type_ == TensorType::kF32) {
+    twice_.resize(2 * inputs_ + XNN_EXTRA_BYTES / sizeof(float));
+    std::copy_n(x, inputs_, twice_.data());
+    std::copy_n(x, inputs_, twice_.data() + inputs_);
+    x = twice_.data();
+  } else {
+    std::copy_n(scratch.codes(), padded_inputs_, scratch.codes() + padded_inputs_);
+    scratch.params()[1] = scratch.params()[0];
+  }
+  VOLVELLE_RETURN_IF_ERROR(run_operator(x, 2, both_.data(), scratch, pool));
+  std::copy_n(both_.data(), outputs, y);
   return {};
 }
 

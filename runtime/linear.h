@@ -13,6 +13,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "kernels/int4_product.h"
 #include "kernels/int8_product.h"
@@ -172,9 +173,10 @@ class LinearOperator {
   size_t rotation_ = 1;
   ThinWeights minima_, side_;
   std::span<const uint32_t> side_columns_;
-  XnnOperator operator_;  // null: products of our own
-  Int8Matrix int8_;       // what they multiply by, the panels aside, or
-  Int4Matrix int4_;       // this
+  XnnOperator operator_;             // null: products of our own
+  Int8Matrix int8_;                  // what they multiply by, the panels aside, or
+  Int4Matrix int4_;                  // this
+  std::vector<float> twice_, both_;  // one row's inputs and outputs, twice
   const PackedWeights* packed_ = nullptr;
   size_t panels_ = 0;
   // What the operator is set up for.
