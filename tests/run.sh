@@ -55,9 +55,10 @@ suites_of() {  # FOLDER
   ctest --test-dir "$1" --show-only | awk '/Test +#/ { print $3 }'
 }
 
-# The first tokens of the sample that was kept, by the program that the command runs.
+# The first tokens of the sample that was kept, by the program that the command runs. The sixth is a near tie even of the
+# float model, which the order of sums decides.
 first_tokens() {  # COMMAND...
-  "$@" run build/first_tokens.vvl -p "The capital of France is" -n 8 --ids --ignore-eos -t 1
+  "$@" run build/first_tokens.vvl -p "The capital of France is" -n 5 --ids --ignore-eos -t 1
 }
 
 finish() {
@@ -105,9 +106,7 @@ else
 fi
 
 if [ $keep = 1 ]; then
-  # In eight bits: in four the sixth token is a near tie, which the order of sums decides.
-  build/volvelle convert "${XDG_CACHE_HOME:-$HOME/.cache}"/volvelle/SmolLM2*.gguf -o build/first_tokens.vvl \
-    --weights q8 --force >build/first_tokens.log 2>&1
+  cp "${XDG_CACHE_HOME:-$HOME/.cache}"/volvelle/SmolLM2*.vvl build/first_tokens.vvl
   first_tokens build/volvelle >build/first_tokens.txt
 fi
 
