@@ -55,8 +55,8 @@ suites_of() {  # FOLDER
   ctest --test-dir "$1" --show-only | awk '/Test +#/ { print $3 }'
 }
 
-# The first tokens of the sample that was kept, by the program that the command runs. The sixth is a near tie even of the
-# float model, which the order of sums decides.
+# The first tokens of the sample that was kept, by the program that the command runs. The sixth is a near tie (0.2 between
+# the two greatest logits of the float model), which rounding decides.
 first_tokens() {  # COMMAND...
   "$@" run build/first_tokens.vvl -p "The capital of France is" -n 5 --ids --ignore-eos -t 1
 }
