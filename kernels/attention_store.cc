@@ -1,7 +1,6 @@
 // How keys and values come into the cache.
 
 #include <algorithm>
-#include <cstring>
 
 #include "kernels/attention.h"
 #include "kernels/quantize.h"

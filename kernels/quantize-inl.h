@@ -19,8 +19,12 @@ HWY_BEFORE_NAMESPACE();
 namespace volvelle::VOLVELLE_TARGET {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// What to multiply by to count steps of `scale`.
-HWY_INLINE float inverse_of(float scale) { return scale >= 0x1p-126f ? 1.0f / scale : 0.0f; }
+// What to multiply by to count steps of each scale.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V inverse_of(D d, V scale) {
+  const auto tiny = hn::Lt(scale, hn::Set(d, 0x1p-126f));
+  return hn::IfThenZeroElse(tiny, hn::Div(hn::Set(d, 1.0f), scale));
+}
 
 // round(x * inverse) of a row.
 HWY_INLINE void write_symmetric(const float* x, size_t count, float inverse, int8_t* codes) {
@@ -38,9 +42,8 @@ HWY_INLINE void quantize_below(const FourVectors& largest, const float* x, size_
                                size_t count, int8_t* codes, float* scales) {
   const hn::CappedTag<float, FourVectors::kRows> d;
   const auto scale = hn::Div(largest.greatest(), hn::Set(d, 127.0f));
-  const auto tiny = hn::Lt(scale, hn::Set(d, 0x1p-126f));
   HWY_ALIGN float inverses[FourVectors::kRows];
-  hn::Store(hn::IfThenZeroElse(tiny, hn::Div(hn::Set(d, 1.0f), scale)), d, inverses);
+  hn::Store(inverse_of(d, scale), d, inverses);
   hn::StoreN(scale, d, scales, rows);
   for (size_t r = 0; r < rows; ++r) {
     write_symmetric(x + r * count, count, inverses[r], codes + r * count);

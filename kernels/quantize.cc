@@ -108,8 +108,7 @@ HWY_INLINE void quantize_rows(DCode dc, int32_t offset, size_t block, const Floa
     }
     const auto low = measures.least.least();
     const auto scale = hn::Div(hn::Sub(measures.greatest.greatest(), low), hn::Set(d, 255.0f));
-    const auto tiny = hn::Lt(scale, hn::Set(d, 0x1p-126f));
-    const auto inverse = hn::IfThenZeroElse(tiny, hn::Div(hn::Set(d, 1.0f), scale));
+    const auto inverse = inverse_of(d, scale);
     const auto zero = hn::Sub(hn::Set(d, -128.0f), hn::Mul(low, inverse));
     HWY_ALIGN float inverses[kAtOnce], scales[kAtOnce], sums[kAtOnce];
     HWY_ALIGN int32_t zero_points[kAtOnce];

@@ -274,8 +274,7 @@ void add_convert_command(Program& program) {
             for (const std::string& one : all) read(one);
           },
           "Store linears otherwise whose names fit a pattern: '*.down.weight=q8' (may be repeated; "
-          "the "
-          "last that fits counts)")
+          "the last that fits counts)")
       ->expected(1)
       ->type_name("PATTERN=TYPE")
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
